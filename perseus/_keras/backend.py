@@ -106,6 +106,9 @@ class Backend(Protocol):
 
     def is_variable(self, value: Any) -> bool: ...
 
+    def number(self, value: Any) -> float:
+        """Returns the value of a variable, a tensor or a number."""
+
     def broadcast_variables(self, variables: Iterable[Any], root_rank: int) -> None:
         """Assigns the root's values to the variables whose type can be sent."""
 

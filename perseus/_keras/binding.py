@@ -44,7 +44,7 @@ class Functions:
         return self._backend.run_elastic(func)
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
-        """Returns the operation that gives all global variables of a graph the root's values.
+        """Gives all global variables of a graph the root's values, in Keras's session.
 
         Raises RuntimeError if there is no graph of TensorFlow; then pass the callback
         BroadcastGlobalVariablesCallback to fit.

@@ -5,6 +5,7 @@ perseus._keras.binding does so, and sets `_backend`, the backend of that Keras.
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -213,17 +214,17 @@ class LearningRateScheduleCallback(WithoutXla):
 
     def on_epoch_end(self: Any, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
-            logs["lr"] = _number(self.model.optimizer.learning_rate)
+            logs["lr"] = self._backend.number(self.model.optimizer.learning_rate)
 
     def _adjust(self: Any, epoch: float) -> None:
         optimizer = self.model.optimizer
-        old = _number(optimizer.learning_rate)
+        old = self._backend.number(optimizer.learning_rate)
         new = self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = new
         if self.momentum_correction and old and new != old and self._corrects_momentum():
             # Because the velocity contains the old rate: Goyal et al. 2017, section 2.1, remark 2.
             owner = self._with_momentum()
-            self.restore_momentum = _number(owner.momentum)
+            self.restore_momentum = self._backend.number(owner.momentum)
             owner.momentum = self.restore_momentum * new / old
 
     def _corrects_momentum(self: Any) -> bool:
@@ -242,6 +243,9 @@ class LearningRateScheduleCallback(WithoutXla):
 
     def _steps_of_an_epoch(self: Any) -> int:
         steps = self.params.get("steps")
+        rows, batch = self.params.get("samples"), self.params.get("batch_size")
+        if not steps and rows and batch:  # Keras 2 says so in a graph of TensorFlow 1
+            steps = math.ceil(rows / batch)
         if not steps:
             raise ValueError(
                 "the number of steps in an epoch is not known before its end; pass "
@@ -293,7 +297,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self: Any, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
         if epoch == self.end_epoch - 1 and self.verbose > 0 and perseus_core.rank() == 0:
-            reached = _number(self.model.optimizer.learning_rate)
+            reached = self._backend.number(self.model.optimizer.learning_rate)
             print(
                 f"\nEpoch {epoch + 1}: the learning rate has warmed up to {reached:g}.",
                 file=sys.stdout,
@@ -340,11 +344,6 @@ def _as_numbers(value: Any) -> Any:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError):
         return None
-
-
-def _number(value: Any) -> float:
-    """Returns a number, a variable or a tensor as a float."""
-    return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def _require_equal(what: Any, noun: str) -> None:

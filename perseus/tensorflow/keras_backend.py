@@ -37,6 +37,7 @@ __all__ = [
     "make_accumulation",
     "make_reduction",
     "mark_non_finite",
+    "number",
     "reducescatter",
     "refuse_xla",
     "run_elastic",
@@ -200,10 +201,35 @@ def sees_attributes(model: Any) -> bool:
     return bool(model.run_eagerly)
 
 
+def number(value: Any) -> float:
+    if isinstance(value, (int, float)):
+        return float(value)
+    return float(_evaluated(tensorflow_variable(value)))
+
+
+def _evaluated(result: Any) -> Any:
+    """Returns a result; in a graph of TensorFlow 1 its value, as Horovod does.
+
+    Keras, or the caller of hvd.allreduce, would not run what has been added to the graph.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return result
+    return _session().run(result)
+
+
+def _session() -> tf.compat.v1.Session:
+    """Returns the session of Keras 2, in which it has initialized its variables.
+
+    Keras 3 has none; then it is that of a `with` statement.
+    """
+    backend = tf.compat.v1.keras.backend
+    return getattr(backend, "get_session", tf.compat.v1.get_default_session)()
+
+
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     sent = [each for each in variables if _can_be_sent(tensorflow_variable(each).dtype)]
     # The variables' own names differ if a rank has made other layers as well.
-    horovod.broadcast_(sent, root_rank, name="keras_variable")
+    _evaluated(horovod.broadcast_(sent, root_rank, name="keras_variable"))
 
 
 def _can_be_sent(dtype: tf.DType) -> bool:
@@ -211,7 +237,7 @@ def _can_be_sent(dtype: tf.DType) -> bool:
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    return functions.broadcast_global_variables(root_rank)
+    return _evaluated(functions.broadcast_global_variables(root_rank))
 
 
 def allreduce(
@@ -221,8 +247,8 @@ def allreduce(
     prescale_factor: float,
     postscale_factor: float,
     compression: type[Compressor],
-) -> tf.Tensor:
-    return horovod.allreduce(
+) -> Any:
+    reduced = horovod.allreduce(
         tf.convert_to_tensor(value),
         name=name,
         op=op,
@@ -230,18 +256,19 @@ def allreduce(
         postscale_factor=postscale_factor,
         compression=compression,
     )
+    return _evaluated(reduced)
 
 
-def allgather(value: Any, name: str | None) -> tf.Tensor:
-    return horovod.allgather(tf.convert_to_tensor(value), name=name)
+def allgather(value: Any, name: str | None) -> Any:
+    return _evaluated(horovod.allgather(tf.convert_to_tensor(value), name=name))
 
 
-def broadcast(value: Any, root_rank: int, name: str | None) -> tf.Tensor:
-    return horovod.broadcast(tf.convert_to_tensor(value), root_rank, name=name)
+def broadcast(value: Any, root_rank: int, name: str | None) -> Any:
+    return _evaluated(horovod.broadcast(tf.convert_to_tensor(value), root_rank, name=name))
 
 
-def reducescatter(value: Any, name: str | None, op: int) -> tf.Tensor:
-    return horovod.reducescatter(tf.convert_to_tensor(value), name=name, op=op)
+def reducescatter(value: Any, name: str | None, op: int) -> Any:
+    return _evaluated(horovod.reducescatter(tf.convert_to_tensor(value), name=name, op=op))
 
 
 def run_elastic(func: Train) -> Train:

@@ -37,6 +37,7 @@ __all__ = [
     "make_accumulation",
     "make_reduction",
     "mark_non_finite",
+    "number",
     "reducescatter",
     "refuse_xla",
     "run_elastic",
@@ -235,6 +236,10 @@ def turn_off_xla(model: Any) -> bool:
 
 def sees_attributes(model: Any) -> bool:
     return not model.jit_compile
+
+
+def number(value: Any) -> float:
+    return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def is_variable(value: Any) -> bool:

@@ -357,6 +357,37 @@ def test_gradients_of_a_v1_graph_are_reduced(keras_2, hvd):
         np.testing.assert_allclose(session.run(gradient), [size() * (size() + 1) / 2] * 2)
 
 
+def test_in_a_v1_graph_functions_give_values(hvd):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.Variable(rank() + 1.0)
+        session.run(tf.compat.v1.global_variables_initializer())
+        hvd.broadcast_global_variables(0)
+        assert session.run(variable) == 1.0
+        assert hvd.allreduce(rank() + 1, op=hvd.Sum) == size() * (size() + 1) // 2
+        assert hvd.broadcast(rank() + 1, 0) == 1
+        assert hvd.allgather([rank()]).tolist() == list(range(size()))
+        assert hvd.reducescatter(np.ones(size()), op=hvd.Sum).tolist() == [size()]
+
+
+def test_a_v1_graph_is_trained_with_callbacks(keras_2, hvd):
+    """Before, the broadcast was added to the graph and never run."""
+    with tf.Graph().as_default(), tf.compat.v1.Session():
+        model = keras_2.Sequential([keras_2.layers.Dense(1, input_shape=X.shape[1:])])
+        sgd = keras_2.optimizers.legacy.SGD(0.01, momentum=0.9)
+        model.compile(hvd.DistributedOptimizer(sgd), "mse")
+        model.set_weights([weight + rank() for weight in model.get_weights()])
+        callbacks = [
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+            hvd.callbacks.LearningRateWarmupCallback(0.01, warmup_epochs=1),
+            hvd.callbacks.LearningRateScheduleCallback(0.01, 0.5, start_epoch=1),
+        ]
+        rows, wanted = own_rows(X), own_rows(Y)[..., :1]
+        history = model.fit(rows, wanted, epochs=3, verbose=0, callbacks=callbacks).history
+        assert_equal_on_all_ranks(model.get_weights())
+        np.testing.assert_allclose(history["lr"], [0.01, 0.01, 0.005], rtol=1e-6)
+
+
 # The interfaces
 
 

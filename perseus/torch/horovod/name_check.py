@@ -7,9 +7,9 @@ knows the name of the first one only, and would match the others by their positi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
-import pickle
+import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -132,7 +132,8 @@ class NameCheck:
 
     def _difference(self, mine: Names) -> str:
         """Asks all ranks for their names, and describes how they differ."""
-        message = pickle.dumps((rank(), mine.words))
+        # Somebody between the hosts may have changed what comes, so nothing is unpickled.
+        message = json.dumps([rank(), mine.words]).encode() + b"\n"
         handle = allgather_async(
             torch.frombuffer(bytearray(message), dtype=torch.uint8),
             f"{self._name}.of.all",
@@ -144,12 +145,17 @@ class NameCheck:
                 f"{_shown(mine.words)}, and some rank has not said what it reduces. "
                 f"{_ADVICE}"
             )
-        gathered = io.BytesIO(handles.finish(handle).numpy().tobytes())
-        everybodys = {}
-        while gathered.tell() < len(gathered.getbuffer()):
-            of_rank, words = pickle.load(gathered)
-            everybodys[of_rank] = words
-        return _difference_of(everybodys)
+        return _difference_of(_read(handles.finish(handle).numpy().tobytes()))
+
+
+def _read(gathered: bytes) -> dict[int, list[str]]:
+    """Returns the words of each rank, without those that no rank says."""
+    everybodys = {}
+    for line in gathered.splitlines():
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            of_rank, words = json.loads(line)
+            everybodys[int(of_rank)] = [str(word) for word in words]
+    return everybodys
 
 
 _ADVICE = (
@@ -166,6 +172,11 @@ def _difference_of(everybodys: Mapping[int, Sequence[str]]) -> str:
         for word in words:
             holders.setdefault(word, []).append(of_rank)
     partly = {word: of for word, of in sorted(holders.items()) if len(of) < len(everybodys)}
+    if not partly:
+        return (
+            "the ranks have the same parameters to reduce, but something between the hosts has "
+            "changed what they told each other of them; PERSEUS_WIRE=authenticated prevents that"
+        )
     told = [f"'{word}' is on rank {_listed(of)} only" for word, of in partly.items()][:MOST_TOLD]
     more = f", and {len(partly) - len(told)} more" if len(partly) > len(told) else ""
     advice = _ADVICE

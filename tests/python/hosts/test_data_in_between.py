@@ -242,6 +242,49 @@ def test_an_older_length_of_an_object_is_not_blamed_on_the_script(hosts: Hosts, 
     assert len(re.findall(told, result.stdout)) == ranks, result.stdout
 
 
+class ForgeNames:
+    """Puts code in the place of what ranks tell each other if their parameters differ."""
+
+    CODE = b"cbuiltins\nprint\n(Vevil\ntR."  # a pickle that prints this
+
+    def __init__(self) -> None:
+        self.forged = 0
+
+    def __call__(self, frame: Frame) -> bytes:
+        if b"long_name" not in frame.data or frame.kind != DATA:
+            return frame.data
+        self.forged += 1
+        return frame.data[:40] + self.CODE.ljust(len(frame.data) - 40, b"\0")
+
+
+OPTIMIZER = """
+import torch
+import perseus.torch.horovod as hvd
+from perseus_core import MismatchError
+hvd.init()
+parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+names = ["a", "b_long_name" + str(hvd.rank())]
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(parameters, 0.1), named_parameters=zip(names, parameters)
+)
+try:
+    sum(parameters).sum().backward()
+    optimizer.step()
+except MismatchError as error:
+    print("refused:", error)
+"""
+
+
+def test_forged_names_of_parameters_run_no_code(hosts: Hosts) -> None:
+    forge = ForgeNames()
+    with proxied("plain", forge):
+        result = hosts.run_script(PLACES[2], OPTIMIZER)
+    assert forge.forged == 2, result.stdout + result.stderr
+    assert "evil" not in result.stdout
+    told = "refused: .*something between the hosts has changed what they told each other"
+    assert len(re.findall(told, result.stdout)) == 2, result.stdout + result.stderr
+
+
 def test_the_other_frames_are_seen(hosts: Hosts) -> None:
     """Otherwise the tests above would show nothing."""
     seen: set[int] = set()

@@ -7,6 +7,7 @@ tests/python/hosts/test_altered_objects.py alters packets on the wire.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,3 +244,27 @@ def test_before_init_it_is_an_error() -> None:
     for act in (lambda room: call.broadcast(room, 0), call.allgather):
         with pytest.raises(NotInitializedError):
             act(np.zeros(proven.PROOF_BYTES, np.uint8))
+
+
+#: Where pickles are read: what comes is proven first, or is from the user's own process.
+UNPICKLING = {
+    "perseus/common/objects.py",  # each object has a proof
+    "perseus/dropin/runner/common/util/network.py",  # each message has a digest under a key
+    "perseus/dropin/runner/common/util/codec.py",  # what the caller gives
+    "perseus/run/raised.py",  # from a rank, by way of its agent
+    "perseus/run/received.py",
+    "perseus/run/task.py",  # from the agent
+}
+
+
+def test_pickles_are_read_only_where_they_are_proven() -> None:
+    """What has come in an operation is not: on a plain wire, others can change it."""
+    root = Path(proven.__file__).parents[1]
+    reads = re.compile(r"\b(?:cloud)?pickle\.(?:loads?|Unpickler)\b|\b(?:torch|np|numpy)\.load\(")
+    found = {
+        str(file.relative_to(root))
+        for package in ("perseus", "perseus_core")
+        for file in (root / package).rglob("*.py")
+        if reads.search(file.read_text())
+    }
+    assert found == UNPICKLING

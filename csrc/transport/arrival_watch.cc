@@ -21,10 +21,14 @@ void ArrivalWatch::tick() {
   const bool asks = !is_asking && host_.awaits_data_since(turn_);
   ++turn_;
   if (is_asking || awaits) arm();
-  if (!asks) return;
-  ++requested_;
-  reset_clocks(now);
+  if (asks) ask();
+}
+
+uint64_t ArrivalWatch::ask() {
+  const uint64_t number = ++requested_;
+  reset_clocks(Clock::now());
   host_.request_marks();
+  return number;
 }
 
 bool ArrivalWatch::report_silent(Clock::time_point now, bool has_slept) {

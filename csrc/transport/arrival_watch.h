@@ -44,6 +44,8 @@ class ArrivalWatch {
     if (!alarm_.is_set() && !channels_.empty() && silence_.count() > 0) arm();
   }
   void stop() { alarm_.cancel(); }
+  // Requests marks now, to see whether the peer answers. Returns the number of the request.
+  uint64_t ask();
   // A mark has arrived that answers the request of this number.
   void marked(int channel, uint64_t number);
 

@@ -49,6 +49,8 @@ void FramedLink::attach(int index, std::unique_ptr<Channel> channel) {
   Port& port = *ports_[index];
   port.channel = std::move(channel);
   port.has_marks = port.channel->kind() == Channel::Kind::kTcp;
+  const std::string route = port.channel->route();
+  port.route = route.empty() ? "" : " " + route;
   if (port.has_marks) arrivals_.add_channel(index);
   ++attached_;
   port.channel->start();
@@ -73,7 +75,8 @@ void FramedLink::start_receive(Transfer& transfer) {
     inbox_.post_last(transfer, end_status_);
   } else {
     transfer.turn = arrivals_.turn();
-    inbox_.post(transfer);
+    const Status posted = inbox_.post(transfer);
+    if (!posted.is_ok()) return not_accepted(*ports_[inbox_.channel_of(transfer.tag)], posted);
     arrivals_.watch();
     request_connection();
   }
@@ -183,7 +186,7 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
           fail_unmarked(port);
           return false;
         }
-        status = inbox_.arrived(header, data, std::move(lease), held);
+        status = inbox_.arrived(header, data, std::move(lease), held, port.index);
         if (held) add(environment_.counters.unexpected_frames, 1);
         break;
       case FrameHeader::kControl: status = control_arrived(header, data); break;
@@ -191,6 +194,7 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
       case FrameHeader::kMark:
         port.mark_arrived();
         arrivals_.marked(port.index, header.number());
+        if (port.carries_control) peer_answered(header.number());
         break;
       case FrameHeader::kMarkRequest: marks_requested(header.number()); break;
       case FrameHeader::kBreakOff:
@@ -237,11 +241,23 @@ void FramedLink::channel_failed(Port& port, const Status& why) {
     port.channel->close();
     return;
   }
-  const bool may_be_explained = port.has_marks && !port.carries_control && has_channel(0) &&
-                                why.code() == StatusCode::kAborted;
+  const bool may_be_explained =
+      port.has_marks && !port.carries_control && why.code() == StatusCode::kAborted;
   if (!may_be_explained) return fail(why);
   port.channel->close();
-  if (!verdict_.is_set()) verdict_.set(Clock::now() + kExplained, [this, why] { fail(why); });
+  connection_failed("the connection" + port.route + " has ended: " + why.message(), why);
+}
+
+void FramedLink::cannot_connect(const Status& why) {
+  connection_failed("a connection is missing: " + why.message(), why);
+}
+
+void FramedLink::connection_failed(const std::string& how, const Status& why) {
+  if (is_over() || verdict_.is_set()) return;
+  if (!has_channel(0) || !ports_[0]->has_marks) return fail(why);
+  verdict_.set(Clock::now() + kExplained, [this, why] { fail(why); });
+  doubt_ = how;
+  doubt_number_ = arrivals_.ask();
 }
 
 void FramedLink::close() {

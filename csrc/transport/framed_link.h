@@ -118,6 +118,9 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   // Ends all transfers with kAborted, with an error that names the peer and `why`, and tells the
   // observer.
   void fail(const Status& why);
+  // One of the link's connections cannot be made. If the peer answers over another one, something
+  // between the hosts is to blame.
+  void cannot_connect(const Status& why);
   // Ends all transfers with `why` as it is, since this rank gives up. Does not tell the observer.
   void abort(const Status& why);
 
@@ -153,6 +156,11 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   void goodbye_arrived(Port& port);
   void marks_requested(uint64_t number);
   void channel_failed(Port& port, const Status& why);
+  // A connection other than that for control messages is missing. Asks the peer for a mark, and
+  // ends the link once it has answered, or has not for a moment. `how` says what has happened.
+  void connection_failed(const std::string& how, const Status& why);
+  // The peer has answered this request for a mark.
+  void peer_answered(uint64_t number);
   // Something between the ranks has changed what goes over this channel.
   void disturbed(const Port& port, const std::string& how);
   // Ends the link for a reason that no rank is to blame for, and tells the peer. Otherwise each of
@@ -191,7 +199,11 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   uint64_t marks_requested_ = 0;  // the peer's last request
   std::string last_words_;        // for the peer; not empty while the link breaks off
   bool has_said_them_ = false;
-  Alarm verdict_;  // set once one of several channels has ended; the peer may be about to say why
+  // Set once one of several connections has ended or cannot be made: the peer may be about to say
+  // why, or to show that it lives.
+  Alarm verdict_;
+  std::string doubt_;          // what has happened
+  uint64_t doubt_number_ = 0;  // the request for a mark that was made then
 };
 
 }  // namespace perseus

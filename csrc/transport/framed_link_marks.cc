@@ -34,8 +34,14 @@ uint64_t FramedLink::bytes_received(int channel) const {
 }
 
 std::string FramedLink::route(const Port& port) const {
-  const std::string route = port.channel->route();
-  return route.empty() ? "" : " over the connection " + route;
+  return port.route.empty() ? "" : " over the connection" + port.route;
+}
+
+void FramedLink::peer_answered(uint64_t number) {
+  if (is_over() || !verdict_.is_set() || number < doubt_number_) return;
+  break_off(environment_.rank_name + " has broken off with " + peer_name_ + ": " + doubt_ +
+            "; but that rank answers over another connection, so something between the hosts is to "
+            "blame");
 }
 
 void FramedLink::on_held_back(int channel, std::chrono::milliseconds silent_for) {

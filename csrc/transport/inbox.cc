@@ -22,58 +22,59 @@ bool Inbox::awaits_since(uint32_t turn) const {
   });
 }
 
-void Inbox::post(Transfer& transfer) {
+Status Inbox::post(Transfer& transfer) {
   IncomingMessage& message = messages_.find_or_insert(transfer.tag);
-  if (message.posted != nullptr || message.discarded) {
+  if (message.posted != nullptr) {
     transfer.finish(loop_, Status::internal("two messages under one tag (operation " +
                                             std::to_string(transfer.tag.operation) + ", shard " +
                                             std::to_string(transfer.tag.shard) + ", step " +
                                             std::to_string(transfer.tag.step) + ")"));
-    return;
+    return Status::ok();
   }
   message.posted = &transfer;
-  if (!message.begun) return;
-  match_size(message);
-  while (message.posted != nullptr && message.first_held != IncomingMessage::kNone) {
-    const HeldFrame& frame = held_[message.first_held];
-    Status status = apply(transfer, frame.offset, frame.length, frame.data);
-    drop_first_held(message);
-    if (!status.is_ok()) {
-      message.posted = nullptr;
-      message.discarded = true;
-      transfer.finish(loop_, std::move(status));
-    }
-  }
-  if (message.discarded) drop_held(message);
+  if (!message.begun) return Status::ok();
+  if (transfer.bytes != message.size) return size_mismatch(transfer.bytes, message.size);
+  PERSEUS_RETURN_IF_ERROR(take_held(message));
   finish_if_complete(message);
+  return Status::ok();
+}
+
+Status Inbox::take_held(IncomingMessage& message) {
+  while (message.first_held != IncomingMessage::kNone) {
+    const HeldFrame& frame = held_[message.first_held];
+    const Status status = apply(*message.posted, frame.offset, frame.length, frame.data);
+    drop_first_held(message);
+    PERSEUS_RETURN_IF_ERROR(status);
+  }
+  return Status::ok();
 }
 
 void Inbox::post_last(Transfer& transfer, const Status& why) {
-  const IncomingMessage* message = messages_.find(transfer.tag);
+  IncomingMessage* const message = messages_.find(transfer.tag);
   const bool complete = message != nullptr && message->begun && message->got == message->size &&
                         message->posted == nullptr;
-  if (complete) {
-    post(transfer);
-  } else {
-    transfer.finish(loop_, why);
-  }
+  if (complete && post(transfer).is_ok()) return;
+  if (complete) message->posted = nullptr;
+  transfer.finish(loop_, why);
 }
 
-void Inbox::match_size(IncomingMessage& message) {
-  Transfer* transfer = message.posted;
-  if (transfer == nullptr || transfer->bytes == message.size) return;
-  message.posted = nullptr;
-  message.discarded = true;
-  transfer->finish(loop_, size_mismatch(transfer->bytes, message.size));
+int Inbox::channel_of(const Tag& tag) {
+  const IncomingMessage* message = messages_.find(tag);
+  return message == nullptr ? 0 : message->channel;
 }
 
-Status Inbox::arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held) {
+Status Inbox::arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held,
+                      int channel) {
   held = false;
   IncomingMessage& message = messages_.find_or_insert(header.tag);
   if (!message.begun) {
     message.begun = true;
     message.size = header.size;
-    match_size(message);
+    message.channel = channel;
+    const Transfer* receive = message.posted;
+    if (receive != nullptr && receive->bytes != header.size) {
+      return size_mismatch(receive->bytes, header.size);
+    }
   }
   if (message.size != header.size || header.length > message.size - message.claimed) {
     return Status::internal("frames of one message contradict each other");
@@ -82,7 +83,7 @@ Status Inbox::arrived(const FrameHeader& header, const std::byte* data, Lease le
   message.got += header.length;
   if (message.posted != nullptr) {
     PERSEUS_RETURN_IF_ERROR(apply(*message.posted, header.offset, header.length, data));
-  } else if (!message.discarded) {
+  } else {
     held = true;
     PERSEUS_RETURN_IF_ERROR(hold(message, header, data, std::move(lease)));
   }
@@ -111,10 +112,10 @@ void Inbox::landed(const FrameHeader& header) {
 
 void Inbox::finish_if_complete(IncomingMessage& message) {
   if (!message.begun || message.got != message.size) return;
-  if (message.posted == nullptr && !message.discarded) return;  // waits for its receive
-  Transfer* transfer = message.posted;
+  Transfer* const transfer = message.posted;
+  if (transfer == nullptr) return;  // waits for its receive
   messages_.erase(message);
-  if (transfer != nullptr) transfer->finish(loop_, Status::ok());
+  transfer->finish(loop_, Status::ok());
 }
 
 Status Inbox::apply(Transfer& transfer, uint64_t offset, uint32_t length, const std::byte* data) {
@@ -171,10 +172,6 @@ Status Inbox::hold(IncomingMessage& message, const FrameHeader& header, const st
   return Status::ok();
 }
 
-void Inbox::drop_held(IncomingMessage& message) {
-  while (message.first_held != IncomingMessage::kNone) drop_first_held(message);
-}
-
 void Inbox::drop_first_held(IncomingMessage& message) {
   const uint32_t index = message.first_held;
   HeldFrame& frame = held_[index];
@@ -187,7 +184,6 @@ void Inbox::drop_first_held(IncomingMessage& message) {
 void Inbox::fail_posted(const Status& why) {
   messages_.for_each([&](IncomingMessage& message) {
     if (message.posted == nullptr) return;
-    message.discarded = true;
     std::exchange(message.posted, nullptr)->finish(loop_, why);
   });
 }

@@ -24,15 +24,19 @@ class Inbox {
   // Returns whether a receive is posted whose `turn` is before this one.
   bool awaits_since(uint32_t turn) const;
 
-  // Posts a receive for transfer.tag, and takes the frames of it that have arrived already.
-  void post(Transfer& transfer);
+  // Posts a receive for transfer.tag, and takes the frames of it that have arrived already. An
+  // error means that these are none that the peer sends for it; the receive is posted all the same.
+  Status post(Transfer& transfer);
   // Like post, for a link that gets no more frames: a message that is not complete ends with `why`.
   void post_last(Transfer& transfer, const Status& why);
 
   // Takes a data frame, whose header must lie within the message (offset + length <= size). An
   // error means that the peer broke the protocol. `held` tells whether the frame had to be kept: in
-  // place under its lease, else as a copy.
-  Status arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held);
+  // place under its lease, else as a copy. `channel`: by which it came.
+  Status arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held,
+                 int channel = 0);
+  // Returns the channel by which the message began to arrive.
+  int channel_of(const Tag& tag);
   // Returns where the frame may be read to directly, or null. Call landed() once it has been.
   std::byte* target(const FrameHeader& header);
   void landed(const FrameHeader& header);
@@ -53,15 +57,13 @@ class Inbox {
     Buffer copy;
   };
 
-  // Checks that a posted receive and the arriving message have the same size; if not, ends the
-  // receive with an error and discards the message.
-  void match_size(IncomingMessage& message);
+  // Takes the frames that are held for the message's receive.
+  Status take_held(IncomingMessage& message);
   Status apply(Transfer& transfer, uint64_t offset, uint32_t length, const std::byte* data);
   Status hold(IncomingMessage& message, const FrameHeader& header, const std::byte* data,
               Lease lease);
   // Drops the first frame that is held for the message.
   void drop_first_held(IncomingMessage& message);
-  void drop_held(IncomingMessage& message);
   void finish_if_complete(IncomingMessage& message);
 
   EventLoop& loop_;

@@ -59,8 +59,9 @@ void LinkConnector::begin_connecting(FramedLink& link) {
   // For the peer's dialers too. This rank's own give up a little earlier, with a better error.
   peers_[peer].timer =
       loop_.call_at(Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, &link] {
-        link.fail(Status::unreachable("it did not connect within PERSEUS_START_TIMEOUT, " +
-                                      std::to_string(start_timeout_.count()) + " s"));
+        link.cannot_connect(
+            Status::unreachable("it did not connect within PERSEUS_START_TIMEOUT, " +
+                                std::to_string(start_timeout_.count()) + " s"));
       });
   if (fabric_ != nullptr) {
     const int index = link.data_channel_index();
@@ -82,7 +83,7 @@ void LinkConnector::dial_channel(int peer, int index) {
     if (connection.is_ok()) {
       attach(link, index, std::move(connection).value());
     } else {
-      link.fail(Status::unreachable("cannot connect: " + connection.status().message()));
+      link.cannot_connect(Status::unreachable("cannot connect: " + connection.status().message()));
     }
   });
 }

@@ -48,6 +48,7 @@ class FramedLink::Port final : public FramePort {
   const bool carries_control, carries_data, is_express;
   std::unique_ptr<Channel> channel;
   bool has_marks = false;
+  std::string route;                  // " from ADDRESS to ADDRESS", or ""
   int32_t last_priority = INT32_MAX;  // of the last data that the channel has taken
   bool goodbye_handed = false, goodbye_sent = false, goodbye_received = false;
 

@@ -23,8 +23,8 @@ struct IncomingMessage {
   uint64_t got = 0;             // bytes that have arrived
   uint32_t first_held = kNone;  // frames that came before the receive was posted
   uint32_t last_held = kNone;
+  int channel = 0;  // by which the first frame came
   bool begun = false;
-  bool discarded = false;  // the receive ended in error; frames that still arrive are dropped
   bool used = false;
 };
 

@@ -352,6 +352,71 @@ TEST_F(FramedLinkTest, AChannelThatEndsWithoutAReasonEndsTheLinkSoon) {
   EXPECT_EQ(lost[0].message(), "lost rank 3 on host: end of stream");
 }
 
+TEST_F(FramedLinkTest, AChannelThatEndsWhileThePeerAnswersIsBlamedOnNobody) {
+  link.port(1).failed(Status::aborted("end of stream"));
+  Frame frame;
+  ASSERT_TRUE(link.port(0).next(frame, kChunk));
+  ASSERT_EQ(frame.header.kind(), FrameHeader::kMarkRequest);
+  const uint64_t number = frame.header.number();
+  EXPECT_TRUE(arrive_mark(0, FrameHeader::kMark, number - 1));  // of an earlier request
+  EXPECT_TRUE(lost.empty());
+  EXPECT_FALSE(arrive_mark(0, FrameHeader::kMark, number));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].peer(), Status::kNobody);
+  EXPECT_EQ(
+      lost[0].message(),
+      "this rank has broken off with rank 3 on host: the connection has ended: end of stream; "
+      "but that rank answers over another connection, so something between the hosts is to blame");
+}
+
+TEST_F(FramedLinkTest, AConnectionThatCannotBeMadeToAPeerThatAnswersIsBlamedOnNobody) {
+  FramedLink partial(environment, 3, "rank 3 on host", 3, false);
+  partial.attach(0, std::make_unique<FakeChannel>());
+  partial.cannot_connect(Status::unreachable("no answer"));
+  EXPECT_TRUE(lost.empty());
+  FrameHeader mark;
+  mark.magic_and_kind = FrameHeader::kMagic | FrameHeader::kMark;
+  mark.number() = 1;
+  EXPECT_FALSE(partial.port(0).arrived(mark, nullptr, {}));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].peer(), Status::kNobody);
+  EXPECT_NE(lost[0].message().find("a connection is missing: no answer"), std::string::npos);
+}
+
+TEST_F(FramedLinkTest, APeerThatCannotBeReachedAtAllIsLost) {
+  FramedLink none(environment, 3, "rank 3 on host", 3, false);
+  none.cannot_connect(Status::unreachable("no answer"));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].message(), "lost rank 3 on host: no answer");
+}
+
+TEST_F(FramedLinkTest, AMessageOfAnotherSizeIsBlamedOnNobody) {
+  for (const bool comes_first : {false, true}) {
+    FramedLink victim(environment, 3, "rank 3 on host", 3, false);
+    for (int i = 0; i < 3; ++i) victim.attach(i, std::make_unique<FakeChannel>());
+    FrameHeader header;
+    header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kData;
+    header.size = header.length = 8;
+    Transfer transfer;
+    char target[100];
+    if (comes_first) {
+      EXPECT_TRUE(victim.port(1).arrived(header, bytes.data(), {}));
+    }
+    victim.receive(transfer, Tag{}, target, sizeof target);
+    if (!comes_first) {
+      EXPECT_FALSE(victim.port(1).arrived(header, bytes.data(), {}));
+    }
+    ASSERT_TRUE(transfer.done());
+    const Status status = transfer.await_resume();
+    EXPECT_EQ(status.peer(), Status::kNobody);
+    EXPECT_EQ(
+        status.message(),
+        "this rank has broken off with rank 3 on host: a message of 8 bytes arrived where "
+        "100 were expected; no rank sends that, so something between the hosts has changed it");
+  }
+  EXPECT_EQ(lost.size(), 2u);
+}
+
 TEST_F(FramedLinkTest, AProcessThatHasDiedIsNotWaitedFor) {
   link.port(2).failed(Status::aborted("end of stream"));
   link.port(0).failed(Status::aborted("end of stream"));

@@ -30,6 +30,7 @@ struct InboxTest : testing::Test {
   BufferPool buffers;
   Inbox inbox{loop, buffers};
   const std::string text = "the quick brown fox";
+  Status posted;  // by the last post()
 
   Status arrive(Tag tag, uint64_t offset, uint32_t length, uint64_t size) {
     bool held = false;
@@ -40,7 +41,7 @@ struct InboxTest : testing::Test {
     transfer.tag = tag;
     transfer.target = static_cast<std::byte*>(target);
     transfer.bytes = bytes;
-    inbox.post(transfer);
+    posted = inbox.post(transfer);
   }
 };
 
@@ -113,19 +114,46 @@ TEST_F(InboxTest, FramesThatDisagreeOnTheSizeAreAnError) {
   EXPECT_FALSE(arrive({1, 0, 0}, 4, 4, 18).is_ok());
 }
 
-TEST_F(InboxTest, TheRestOfADiscardedMessageIsDroppedAndItsTagFreeAgain) {
+TEST_F(InboxTest, AMessageOfAnotherSizeThanItsReceiveIsAnError) {
   std::string target(text.size(), '\0');
-  Transfer wrong, right;
-  post(wrong, {1, 0, 0}, target.data(), 5);
-  EXPECT_TRUE(arrive({1, 0, 0}, 0, 10, text.size()).is_ok());
-  ASSERT_TRUE(wrong.done());
-  EXPECT_EQ(wrong.await_resume().code(), StatusCode::kInternal);
-  EXPECT_TRUE(arrive({1, 0, 0}, 10, 9, text.size()).is_ok());
-  post(right, {1, 0, 0}, target.data(), target.size());
-  EXPECT_FALSE(right.done());
+  Transfer early, late;
+  post(early, {1, 0, 0}, target.data(), 5);
+  const Status arrived = arrive({1, 0, 0}, 0, 10, text.size());
+  EXPECT_EQ(arrived.message(), "a message of 19 bytes arrived where 5 were expected");
+  EXPECT_FALSE(early.done());
+  EXPECT_TRUE(arrive({2, 0, 0}, 0, 10, text.size()).is_ok());
+  post(late, {2, 0, 0}, target.data(), 5);
+  EXPECT_EQ(posted.message(), arrived.message());
+  EXPECT_FALSE(late.done());
+  inbox.clear(Status::aborted("the end"));
+  EXPECT_EQ(early.await_resume().code(), StatusCode::kAborted);
+  EXPECT_EQ(late.await_resume().code(), StatusCode::kAborted);
+}
+
+TEST_F(InboxTest, AnEarlyFrameThatHoldsNoWholeElementsIsAnError) {
+  const Reduction reduction{[](void*, const void*, uint64_t) {}, 4, 4};
+  Transfer transfer;
+  transfer.reduction = &reduction;
+  uint32_t target[4] = {};
+  EXPECT_TRUE(arrive({1, 0, 0}, 2, 6, sizeof target).is_ok());
+  post(transfer, {1, 0, 0}, target, sizeof target);
+  EXPECT_EQ(posted.code(), StatusCode::kInternal);
+  EXPECT_FALSE(transfer.done());
+  inbox.clear(Status::aborted("the end"));
+  EXPECT_TRUE(transfer.done());
+}
+
+TEST_F(InboxTest, AMessageOfAnotherSizeIsNotTheLastOne) {
+  std::string target(text.size(), '\0');
   EXPECT_TRUE(arrive({1, 0, 0}, 0, 19, text.size()).is_ok());
-  EXPECT_TRUE(right.done());
-  EXPECT_EQ(target, text);
+  Transfer transfer;
+  transfer.tag = {1, 0, 0};
+  transfer.target = reinterpret_cast<std::byte*>(target.data());
+  transfer.bytes = 5;
+  inbox.post_last(transfer, Status::aborted("gone"));
+  ASSERT_TRUE(transfer.done());
+  EXPECT_EQ(transfer.await_resume().message(), "gone");
+  inbox.clear(Status::aborted("the end"));
 }
 
 TEST_F(InboxTest, AfterTheLastFrameOnlyCompleteMessagesCanBeReceived) {

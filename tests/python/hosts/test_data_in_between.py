@@ -1,4 +1,4 @@
-"""Somebody between two hosts leaves out, holds back, adds or diverts data: a clear error, soon.
+"""Somebody between two hosts leaves out, holds back, adds, diverts or cuts: a clear error, soon.
 
 It names the two ranks and their connection, and blames neither of them, whatever the wire.
 """
@@ -6,6 +6,7 @@ It names the two ranks and their connection, and blames neither of them, whateve
 from __future__ import annotations
 
 import re
+import socket
 import struct
 import threading
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pytest
 from frame_proxy import CONTROL, DATA, MARK, Change, Connection, Frame, proxied
 from netlab import Hosts
 
+_HEADER = struct.Struct("<IIQQQQ")  # csrc/transport/channel.h: FrameHeader
 WIRES = ["plain", "authenticated", "encrypted"]
 PLACES = {2: "0:1,1:1", 3: "0:2,1:1"}
 
@@ -97,6 +99,41 @@ def test_data_whose_header_is_changed(hosts: Hosts) -> None:
     check_all_are_told(hosts, 2, "plain", Divert(), CHANGED)
 
 
+class AddOfAnotherSize(Once):
+    """Adds the beginning of what is to come in the next operations, as if that were short."""
+
+    def change(self, frame: Frame) -> bytes:
+        kind, _, _, _, operation, place = _HEADER.unpack_from(frame.data)
+        coming = range(operation + 1, operation + 4)
+        added = [_HEADER.pack(kind, 8, 8, 0, each, place) + bytes(8) for each in coming]
+        return frame.data + b"".join(added)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_message_of_another_size_that_is_added(hosts: Hosts, ranks: int) -> None:
+    why = rf"{LINK} has broken off with {LINK} {ROUTE}: a message of 8 bytes arrived where"
+    check_all_are_told(hosts, ranks, "plain", AddOfAnotherSize(), why)
+
+
+class Cut(Once):
+    """Ends one connection of two ranks, and none of the others."""
+
+    def change(self, frame: Frame) -> bytes:
+        for end in frame.connection.ends:
+            end.shutdown(socket.SHUT_RDWR)
+        return b""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("wire", WIRES)
+def test_one_connection_that_is_cut(hosts: Hosts, wire: str, ranks: int) -> None:
+    why = (
+        rf"{LINK} has broken off with {LINK}: {ROUTE.removeprefix('over ')} has ended: .*; but "
+        "that rank answers over another connection, so something between the hosts is to blame"
+    )
+    check_all_are_told(hosts, ranks, wire, Cut(), why)
+
+
 class Freeze:
     """Keeps what comes over one connection that carries data, in the direction of that data."""
 
@@ -126,9 +163,8 @@ class Flood(Once):
         self.body, self.frames = body, frames
 
     def change(self, frame: Frame) -> bytes:
-        header = struct.Struct("<IIQQQQ")
         added = [
-            header.pack(0x50525301, self.body, self.body, 0, 1 << 50 | number, number)
+            _HEADER.pack(0x50525301, self.body, self.body, 0, 1 << 50 | number, number)
             + bytes(self.body)
             for number in range(self.frames)
         ]

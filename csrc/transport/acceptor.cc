@@ -79,6 +79,11 @@ class Acceptor::PendingConnection final : public FdHandler, public PooledCaller 
 
   // Returns whether a rank has been welcomed, which takes the connection for made from then on.
   bool is_welcomed() const { return is_welcomed_; }
+  // Returns whether both are to become the same channel, or the same request.
+  bool is_same_call(const PendingConnection& other) const {
+    const Hello &mine = introduction_.hello, &theirs = other.introduction_.hello;
+    return mine.from == theirs.from && mine.purpose == theirs.purpose && mine.index == theirs.index;
+  }
 
   void begin() {
     greeting_.nonce = random_nonce();
@@ -213,6 +218,9 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
 }
 
 void Acceptor::keep(PendingConnection& connection) {
+  // A rank calls again only once it has given up its call before. Somebody in between may keep that
+  // one open, and would make us keep any number of them.
+  std::erase_if(welcomed_, [&](const auto& before) { return before->is_same_call(connection); });
   welcomed_.push_back(pending_.take(connection));
 }
 

@@ -2,7 +2,7 @@
 // A connection has five seconds to do so. At most an eighth of the process's descriptors, and never
 // more than 4096, are held by those that have not; see base/caller_pool.h for how the job's own get
 // through a flood of others. One that has proved itself waits for its confirmation as long as it
-// stays open. Loop thread.
+// stays open, or until the rank calls again for the same channel. Loop thread.
 #pragma once
 
 #include <cstdint>

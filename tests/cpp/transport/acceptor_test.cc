@@ -63,13 +63,14 @@ class AcceptorTest : public testing::Test, private AcceptorOwner {
   }
 
   // Connects as a rank of the job up to the welcome.
-  std::pair<FileDescriptor, Session> be_welcomed() {
+  std::pair<FileDescriptor, Session> be_welcomed(uint16_t channel = 0) {
     FileDescriptor fd = call();
     run();
     const auto greeting = receive<Greeting>(fd);
     Hello hello;
     hello.called = digest_of(where_);
     hello.from = 1;
+    hello.index = channel;
     const Introduction introduction{hello, prove(credentials_.secret, greeting, hello)};
     EXPECT_TRUE(send_message(fd.get(), introduction));
     run();
@@ -102,6 +103,21 @@ TEST_F(AcceptorTest, ARankThatIsSlowToConfirmIsNotDroppedForStrangers) {
   for (int i = 0; i < 40; ++i) strangers.push_back(call());
   run(milliseconds(150));
   EXPECT_TRUE(send_message(fd.get(), Confirmation{session.outgoing.next({})}));
+  run();
+  EXPECT_EQ(connected_, 1u);
+}
+
+// Somebody in between may make a rank call again and again, and keep its calls open.
+TEST_F(AcceptorTest, ACallTakesThePlaceOfTheRanksCallBefore) {
+  auto [other, others_session] = be_welcomed(7);
+  auto [first, first_session] = be_welcomed();
+  auto [second, second_session] = be_welcomed();
+  char byte;
+  EXPECT_EQ(recv(first.get(), &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_TRUE(send_message(second.get(), Confirmation{second_session.outgoing.next({})}));
+  run();
+  EXPECT_EQ(std::exchange(connected_, std::nullopt), 1u);
+  EXPECT_TRUE(send_message(other.get(), Confirmation{others_session.outgoing.next({})}));
   run();
   EXPECT_EQ(connected_, 1u);
 }

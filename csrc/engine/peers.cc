@@ -1,5 +1,6 @@
 #include "engine/peers.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -13,10 +14,14 @@ void Peers::on_control(int from, std::span<const std::byte> message) {
     case ControlKind::kRoundDemand:
     case ControlKind::kClosed: return sets_.on_control(from, message);
     case ControlKind::kLeaving:
-      if (const auto leaving = Leaving::read(reader)) return on_leaving(*leaving);
+      if (const auto leaving = Leaving::read(reader); leaving && is_rank(leaving->rank)) {
+        return on_leaving(*leaving);
+      }
       break;
     case ControlKind::kBroken:
-      if (const auto broken = Broken::read(reader)) return termination_.break_world(*broken);
+      if (const auto broken = Broken::read(reader); broken && blames_ranks(*broken)) {
+        return termination_.break_world(*broken);
+      }
       break;
     case ControlKind::kStallQuery:
       if (const auto query = StallQuery::read(reader)) {
@@ -41,6 +46,13 @@ void Peers::on_control(int from, std::span<const std::byte> message) {
   }
   termination_.break_world(
       {from, mesh_.topology().name(from) + " sent a malformed control message"});
+}
+
+bool Peers::is_rank(int rank) const { return 0 <= rank && rank < mesh_.topology().size; }
+
+bool Peers::blames_ranks(const Broken& broken) const {
+  return (broken.rank == -1 || is_rank(broken.rank)) &&
+         std::ranges::all_of(broken.others_lost, [this](int rank) { return is_rank(rank); });
 }
 
 void Peers::on_leaving(const Leaving& leaving) {

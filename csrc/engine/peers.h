@@ -51,6 +51,9 @@ class Peers final : public MeshListener,
   void on_silent_peer(int rank, std::chrono::milliseconds silent_for) override;
 
  private:
+  bool is_rank(int rank) const;
+  // Returns whether it blames ranks of the world, or nobody.
+  bool blames_ranks(const Broken& broken) const;
   void on_leaving(const Leaving& leaving);
   void send_word(int rank, ControlKind word);
 

@@ -141,7 +141,7 @@ void ProcessSets::on_control(int from, std::span<const std::byte> message) {
     if (const auto demand = RoundDemand::read(body)) {
       return on_round_demand(*set, from, demand->round);
     }
-  } else if (const auto closed = Closed::read(body)) {
+  } else if (const auto closed = Closed::read(body); closed && set->has(closed->rank)) {
     return on_closed(*set, *closed);
   }
   wiring_.termination.break_world(

@@ -258,18 +258,18 @@ TEST_P(EnginePartsTest, TheRankThatReportsATimeOutIsNotToBlameForIt) {
   });
 }
 
-TEST_P(EnginePartsTest, AMalformedMessageBreaksTheWorldInItsSendersName) {
-  if (size() == 1) GTEST_SKIP() << "takes two";
-  ThreadRendezvous submitted(size());
-  run_engine_world(size(), [&](EngineRank& rank) {
+// Each makes no sense, though some are well-formed.
+class NonsenseTest : public testing::TestWithParam<std::vector<std::byte>> {};
+
+TEST_P(NonsenseTest, BreaksTheWorldInItsSendersName) {
+  constexpr int kSize = 3;
+  ThreadRendezvous submitted(kSize);
+  run_engine_world(kSize, [&](EngineRank& rank) {
     ASSERT_TRUE(rank.parts().internal_operations.meet(20s).is_ok());
     const OperationPtr operation = rank.submit("mine " + std::to_string(rank.rank()), 1);
     ASSERT_TRUE(submitted.all_gather(rank.rank(), "", 60s).is_ok());
     if (rank.rank() == 1) {
-      rank.loop().post([&] {
-        const std::byte nonsense[] = {std::byte{200}, std::byte{1}};
-        rank.mesh().send_control(0, nonsense);
-      });
+      rank.loop().post([&] { rank.mesh().send_control(0, GetParam()); });
     }
     const Status status = EngineRank::wait(operation);
     EXPECT_EQ(status.code(), StatusCode::kAborted);
@@ -277,6 +277,15 @@ TEST_P(EnginePartsTest, AMalformedMessageBreaksTheWorldInItsSendersName) {
     EXPECT_NE(status.message().find("sent a malformed control message"), std::string::npos);
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, NonsenseTest,
+    testing::Values(std::vector<std::byte>{std::byte{200}, std::byte{1}},
+                    Leaving{3, "it has ended", {}}.write(), Leaving{-1, "", {}}.write(),
+                    Broken{1 << 30, "lost"}.write(), Broken{3, "lost", true}.write(),
+                    Broken{-2, "lost"}.write(), Broken{0, "lost", false, {1, -7}}.write(),
+                    Broken{0, "lost", false, {1 << 30}}.write(), Closed{0, 3, 1}.write(),
+                    Closed{0, -9, 1}.write()));
 
 INSTANTIATE_TEST_SUITE_P(Sizes, EnginePartsTest, testing::Values(1, 2, 3, 4));
 

@@ -69,7 +69,10 @@ bool Connection::take_frames() {
     for (int i = 3; i >= 0; --i) bytes = bytes << 8 | static_cast<unsigned char>(incoming_[i]);
     const size_t most =
         is_member() ? max_contribution_frame_bytes() : max_hello_bytes(server_.size);
-    if (bytes > most) return false;
+    if (bytes > most) {
+      if (is_member()) disturbed();
+      return false;
+    }
     if (incoming_.size() - 4 < bytes) return true;
     const std::string payload = incoming_.substr(4, bytes);
     incoming_.erase(0, 4 + size_t{bytes});
@@ -114,13 +117,20 @@ bool Connection::on_hello(const std::string& payload) {
 bool Connection::on_contribution(std::string payload) {
   Contribution contribution;
   if (!open_frame(payload, session_->incoming)) {
-    owner_.warn("something between rank " + std::to_string(rank_) + " at " + where_ +
-                " and here has changed what it sent");
+    disturbed();
     return false;
   }
   if (!decode(payload, contribution)) return false;
   server_.worlds.contribute(world_, rank_, std::move(contribution));
   return true;
+}
+
+void Connection::disturbed() {
+  owner_.warn("something between rank " + std::to_string(rank_) + " at " + where_ +
+              " and here has changed what it sent");
+  how_it_left_ = "did not send what arrived at the rendezvous: something in between has changed it";
+  tell(encode_error(Answer::kFailed,
+                    Status::aborted("rank " + std::to_string(rank_) + " " + how_it_left_)));
 }
 
 void Connection::refuse(const Status& why) {

@@ -47,7 +47,7 @@ class Connection final : public FdHandler, public World::Member, public PooledCa
   // Greets the client.
   void begin();
   bool is_member() const { return state_ == State::kMember; }
-  void leave_world() { server_.worlds.leave(world_, rank_); }
+  void leave_world() { server_.worlds.leave(world_, rank_, how_it_left_); }
 
  private:
   enum class State { kUnauthenticated, kMember, kRefused };
@@ -64,6 +64,8 @@ class Connection final : public FdHandler, public World::Member, public PooledCa
   bool on_hello(const std::string& payload);
   bool on_contribution(std::string payload);
   void refuse(const Status& why);
+  // Something between the member and here has changed what it sent.
+  void disturbed();
   void send(std::string bytes);
   // Does not drop a broken connection, since a world may be sending to all its members now. That
   // happens when the loop reports it.
@@ -80,6 +82,8 @@ class Connection final : public FdHandler, public World::Member, public PooledCa
   EventLoop::TimerId deadline_ = 0;
   WorldTable::Handle world_;
   uint32_t rank_ = 0;
+  std::string how_it_left_ =
+      "left or died, or its connection was cut, while the ranks were meeting";
   std::string incoming_;
   std::deque<std::string> outgoing_;
   size_t sent_ = 0;  // of the front of outgoing_

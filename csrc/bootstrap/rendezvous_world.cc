@@ -43,7 +43,7 @@ Status World::join(const Hello& hello, Member* member) {
   return Status::ok();
 }
 
-void World::leave(uint32_t rank) {
+void World::leave(uint32_t rank, const std::string& how) {
   const std::string where = members_[rank]->where();
   members_[rank] = nullptr;
   if (is_finding_survivors()) {
@@ -53,8 +53,7 @@ void World::leave(uint32_t rank) {
     return end_round_if_all_are_here();
   }
   if (left_.is_ok()) {
-    left_ = Status::aborted(name({rank}) + " (" + where +
-                            ") left or died while the ranks were meeting");
+    left_ = Status::aborted(name({rank}) + " (" + where + ") " + how);
   }
   if (is_waiting()) fail(left_);
 }

@@ -39,8 +39,8 @@ class World {
   // Refuses a rank that is here already, that gives another size, or that the survivors have gone
   // on without.
   Status join(const Hello& hello, Member* member);
-  // A member's connection has closed.
-  void leave(uint32_t rank);
+  // A member's connection has ended; `how` says why, for the others: "rank 1 (ADDRESS) HOW".
+  void leave(uint32_t rank, const std::string& how);
   bool is_empty() const;
   // The launched ranks that are here.
   std::vector<uint32_t> members() const;

@@ -70,9 +70,9 @@ void WorldTable::time_out(Handle world) {
   left_out_.insert(left_out.begin(), left_out.end());
 }
 
-void WorldTable::leave(Handle world, uint32_t rank) {
+void WorldTable::leave(Handle world, uint32_t rank, const std::string& how) {
   Entry& entry = world->second;
-  entry.world.leave(rank);
+  entry.world.leave(rank, how);
   update_timer(entry);
   // The entry ends with its last member, so that the same ranks may meet again.
   if (entry.world.is_empty()) entries_.erase(world);

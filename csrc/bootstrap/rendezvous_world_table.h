@@ -44,7 +44,8 @@ class WorldTable {
   // Lets the member join the world that its hello describes, or says why not.
   Status join(const Hello& hello, World::Member* member, Handle& world);
   void contribute(Handle world, uint32_t rank, Contribution contribution);
-  void leave(Handle world, uint32_t rank);
+  // See World::leave.
+  void leave(Handle world, uint32_t rank, const std::string& how);
 
   // The process of this launched rank has ended; `how` is for errors.
   void note_ended(uint32_t rank, std::string how);

@@ -477,9 +477,31 @@ TEST(Rendezvous, AContributionThatWasChangedEndsTheConnection) {
         rendezvous::frame(rendezvous::encode(contribution), client.session->outgoing);
     if (is_changed) frame[frame.size() - sizeof(MessageTag) - 1] ^= 1;
     say(client.socket, frame);
+    read_frame(client.socket);  // the round fails in both cases
     char byte;
-    const Status answered = client.socket.receive_exactly(&byte, 1, soon());
-    EXPECT_EQ(answered.is_ok(), !is_changed) << answered.message();
+    const auto until = Socket::Clock::now() + std::chrono::milliseconds(200);
+    const Status next = client.socket.receive_exactly(&byte, 1, until);
+    EXPECT_EQ(next.code(), is_changed ? StatusCode::kAborted : StatusCode::kTimedOut);
+  }
+}
+
+TEST(Rendezvous, AllRanksAreToldThatSomethingWasChanged) {
+  for (const bool is_length : {false, true}) {
+    auto server = serve(2);
+    RawClient client(*server);
+    auto other = RendezvousBootstrap::create(options_for(*server, 1, 2));
+    ASSERT_TRUE(other.is_ok());
+    std::string frame =
+        rendezvous::frame(rendezvous::encode({0, 10'000, "a card"}), client.session->outgoing);
+    frame[is_length ? 3 : 6] ^= 1;
+    say(client.socket, frame);
+    const Status told = other.value()->all_gather("here", seconds(20)).status();
+    EXPECT_NE(told.message().find("rank 0 (127.0.0.1:"), std::string::npos) << told.message();
+    EXPECT_NE(told.message().find("something in between has changed it"), std::string::npos);
+    ASSERT_TRUE(rendezvous::open_frame(client.answer, client.session->incoming));
+    std::string answer = read_frame(client.socket);
+    ASSERT_TRUE(rendezvous::open_frame(answer, client.session->incoming));
+    EXPECT_NE(answer.find("rank 0 did not send what arrived"), std::string::npos) << answer;
   }
 }
 

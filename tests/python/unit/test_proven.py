@@ -249,7 +249,7 @@ def test_before_init_it_is_an_error() -> None:
 #: Where pickles are read: what comes is proven first, or is from the user's own process.
 UNPICKLING = {
     "perseus/common/objects.py",  # each object has a proof
-    "perseus/dropin/runner/common/util/network.py",  # each message has a digest under a key
+    "perseus/dropin/runner/common/util/wire.py",  # each message has a proof
     "perseus/dropin/runner/common/util/codec.py",  # what the caller gives
     "perseus/run/raised.py",  # from a rank, by way of its agent
     "perseus/run/received.py",

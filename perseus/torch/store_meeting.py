@@ -26,6 +26,7 @@ import torch.distributed as dist
 import perseus_core
 from perseus.common.addresses import own_addresses
 from perseus.torch import told_secret
+from perseus.torch.bounded_store import BoundedStore
 from perseus_core import process
 from perseus_core.errors import HorovodInternalError, TimedOutError, UnreachableError
 
@@ -67,6 +68,11 @@ class Meeting:
 
     def place(self) -> process.Place:
         """Returns this rank's place, once rank 0 serves and can be found."""
+        silent = (
+            f"{self._self()} has waited {self._seconds:g} s for PyTorch's store, which does not "
+            "answer: its process is stopped, or something on the network holds its answers back"
+        )
+        self._store = BoundedStore(self._world.store, self._deadline, silent)
         try:
             return self._call() if self._world.rank == 0 else self._answer()
         except HorovodInternalError:
@@ -75,6 +81,8 @@ class Meeting:
             raise UnreachableError(
                 f"{self._self()} cannot meet the others in PyTorch's store: {error}"
             ) from error
+        finally:
+            self._store.close()
 
     def end(self) -> None:
         """Call when the world has begun."""
@@ -177,16 +185,16 @@ class Meeting:
     # ---- The store, which anybody may have written to.
 
     def _write(self, key: str, value: Any) -> None:
-        self._world.store.set(key, json.dumps(value))
+        self._store.set(key, json.dumps(value))
 
     def _read(self, key: str) -> Any:
         """Returns None for what was not written by _write."""
         with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(self._world.store.get(key))
+            return json.loads(self._store.get(key))
         return None
 
     def _is_there(self, *keys: str) -> bool:
-        return not keys or bool(self._world.store.check(list(keys)))
+        return not keys or self._store.check(list(keys))
 
     def _wait_until(self, is_so: Callable[[], bool], absent: Callable[[], str]) -> None:
         """`absent` returns for whom it waits."""

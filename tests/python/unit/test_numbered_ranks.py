@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -295,6 +298,40 @@ def test_the_word_of_a_stranger_in_the_store_is_not_taken(
         place = mine.place()
         assert other.result(timeout=20) == place._replace(rank=1)
         mine.end()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_store_whose_answers_are_held_back_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    from torch.distributed import TCPStore
+
+    from perseus.torch.store_meeting import Meeting, World
+    from perseus_core import TimedOutError
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while (data := source.recv(1 << 16)) and passes.is_set():
+                target.sendall(data)
+
+    monkeypatch.setenv("PERSEUS_START_TIMEOUT", "3")
+    monkeypatch.delenv("PERSEUS_RANK", raising=False)
+    served = TCPStore("127.0.0.1", 0, None, True)
+    passes = threading.Event()
+    passes.set()
+    with socket.create_server(("127.0.0.1", 0)) as between:
+        with ThreadPoolExecutor() as threads:
+            port = between.getsockname()[1]
+            store = threads.submit(TCPStore, "127.0.0.1", port, None, False)
+            near, far = between.accept()[0], socket.create_connection(("127.0.0.1", served.port))
+            threads.submit(pass_on, near, far)
+            threads.submit(pass_on, far, near)
+            meeting = Meeting(World(rank, 2, store.result(10)), [0, 1])
+            passes.clear()
+            with pytest.raises(TimedOutError, match="PyTorch's store, which does not answer"):
+                meeting.place()
+            for end in (near, far):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def test_numbers_that_only_some_ranks_have_from_the_launcher_are_an_error(

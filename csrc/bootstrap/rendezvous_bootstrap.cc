@@ -85,6 +85,7 @@ Result<Decoded> receive_answer(Socket& socket, MessageSequence& incoming, size_t
 Hello hello_of(const RendezvousBootstrap::Options& options, std::string called) {
   Hello hello;
   hello.challenge = random_bytes(kChallengeBytes);
+  hello.caller = options.caller;
   hello.called = std::move(called);
   hello.generation = static_cast<uint32_t>(options.generation);
   hello.rank = static_cast<uint32_t>(options.rank);
@@ -178,6 +179,7 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
   const Clock::time_point began = Clock::now();
   const Clock::time_point deadline = began + options.time_out;
   const std::vector<HostPort> known = options.servers;
+  options.caller = random_bytes(kCallerBytes);
   auto pause = kFirstRetry;
   bool has_warned = false;
   Status failure;  // at the first place, where the server should be

@@ -34,6 +34,7 @@ class RendezvousBootstrap : public Bootstrap {
     // Otherwise the launcher does. For error texts.
     bool rank_0_serves = false;
     int generation = 0;
+    std::string caller = {};  // create() makes it up; see rendezvous::Hello
     // How long connecting is retried, since the server may start after its clients.
     std::chrono::milliseconds time_out{30000};
   };

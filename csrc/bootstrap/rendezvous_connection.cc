@@ -58,7 +58,7 @@ bool Connection::read_available() {
     if (count == 0) return false;
     if (count < 0) return errno == EAGAIN || errno == EINTR;
     incoming_.append(bytes, count);
-    if (!take_frames()) return false;
+    if (is_replaced_ || !take_frames()) return false;
     if (state_ == State::kRefused) return true;  // it is not heard any more
   }
 }
@@ -123,6 +123,12 @@ bool Connection::on_contribution(std::string payload) {
   if (!decode(payload, contribution)) return false;
   server_.worlds.contribute(world_, rank_, std::move(contribution));
   return true;
+}
+
+// The loop will report the end, and then it is dropped.
+void Connection::replaced() {
+  is_replaced_ = true;
+  shutdown(socket_.fd(), SHUT_RDWR);
 }
 
 void Connection::disturbed() {

@@ -47,7 +47,9 @@ class Connection final : public FdHandler, public World::Member, public PooledCa
   // Greets the client.
   void begin();
   bool is_member() const { return state_ == State::kMember; }
-  void leave_world() { server_.worlds.leave(world_, rank_, how_it_left_); }
+  void leave_world() {
+    if (!is_replaced_) server_.worlds.leave(world_, rank_, how_it_left_);
+  }
 
  private:
   enum class State { kUnauthenticated, kMember, kRefused };
@@ -56,6 +58,7 @@ class Connection final : public FdHandler, public World::Member, public PooledCa
   // World::Member
   void tell(const std::string& payload) override;
   std::string where() const override { return where_; }
+  void replaced() override;
 
   // Returns false when the connection has ended or the client has broken the protocol, as do the
   // three that follow.
@@ -84,6 +87,7 @@ class Connection final : public FdHandler, public World::Member, public PooledCa
   uint32_t rank_ = 0;
   std::string how_it_left_ =
       "left or died, or its connection was cut, while the ranks were meeting";
+  bool is_replaced_ = false;
   std::string incoming_;
   std::deque<std::string> outgoing_;
   size_t sent_ = 0;  // of the front of outgoing_

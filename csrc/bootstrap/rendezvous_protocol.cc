@@ -39,7 +39,7 @@ struct Reader {
 }  // namespace
 
 size_t max_hello_bytes(uint32_t job_size) {
-  return kChallengeBytes + kMaxAddressBytes + 24 + size_t{4} * job_size + kMacBytes;
+  return kChallengeBytes + kCallerBytes + kMaxAddressBytes + 24 + size_t{4} * job_size + kMacBytes;
 }
 
 size_t max_contribution_frame_bytes() { return 8 + kMaxContributionBytes + sizeof(MessageTag); }
@@ -90,7 +90,8 @@ Session make_session(std::string_view secret, std::string_view server_challenge,
 }
 
 std::string encode(const Hello& hello) {
-  std::string out = hello.challenge;
+  std::string out = hello.challenge + hello.caller;
+  out.resize(kChallengeBytes + kCallerBytes);
   put_u32(out, static_cast<uint32_t>(hello.called.size()));
   out += hello.called;
   put_u32(out, hello.generation);
@@ -105,6 +106,7 @@ std::string encode(const Hello& hello) {
 bool decode(std::string_view body, Hello& hello) {
   Reader reader{body};
   hello.challenge = reader.bytes(kChallengeBytes);
+  hello.caller = reader.bytes(kCallerBytes);
   const uint32_t address_bytes = reader.u32();
   if (address_bytes > kMaxAddressBytes) return false;
   hello.called = reader.bytes(address_bytes);

@@ -3,7 +3,8 @@
 //
 //   server  Greeting   magic and a random challenge
 //   client  Hello      its own challenge, the address that it has called, its rank and world, and
-//                      an HMAC over all of that and the server's challenge
+//                      an HMAC over all of that and the server's challenge. If it calls once more,
+//                      because it has got no answer, the new connection takes the old one's place
 //   server  Welcome; or
 //           Refusal    the reason
 //   then any number of rounds, in step on all ranks:
@@ -33,9 +34,10 @@
 
 namespace perseus::rendezvous {
 
-inline constexpr std::string_view kMagic = "PERSRDV3";
+inline constexpr std::string_view kMagic = "PERSRDV4";
 inline constexpr size_t kChallengeBytes = 32;
 inline constexpr size_t kGreetingBytes = kMagic.size() + kChallengeBytes;
+inline constexpr size_t kCallerBytes = 16;
 inline constexpr size_t kMacBytes = 32;
 inline constexpr size_t kMaxAddressBytes = 64;
 inline constexpr size_t kMaxContributionBytes = 1 << 20;
@@ -44,6 +46,9 @@ inline constexpr size_t kMaxTextBytes = 1 << 16;
 // Which rank of which world a client is.
 struct Hello {
   std::string challenge;
+  // Random, and the same in all calls that a process makes for one meeting: it is not another
+  // process with the same rank.
+  std::string caller;
   std::string called;  // the address of the server, "10.0.0.1:4711"
   uint32_t generation = 0;
   uint32_t rank = 0;  // in the world

@@ -25,6 +25,7 @@ World::World(const Hello& first, const LaunchedRanks& launched, MetWorlds& met)
       met_(met),
       is_included_(size_, true),
       members_(size_),
+      callers_(size_),
       contributions_(size_) {}
 
 Status World::join(const Hello& hello, Member* member) {
@@ -34,12 +35,18 @@ Status World::join(const Hello& hello, Member* member) {
                                     std::to_string(size_) + "; start all with the same size");
   }
   if (!is_included_[hello.rank]) return came_too_late(hello.rank);
-  if (Member* other = members_[hello.rank]) {
+  // Its answer may have been lost on the way, or held back.
+  const bool is_same_process = hello.caller == callers_[hello.rank];
+  if (Member* other = members_[hello.rank];
+      other != nullptr && is_same_process && round_ == 0 && !contributions_[hello.rank]) {
+    other->replaced();
+  } else if (other != nullptr) {
     return Status::invalid_argument(name({hello.rank}) + " is here already, from " +
                                     other->where() +
                                     "; every process of a job needs a rank of its own");
   }
   members_[hello.rank] = member;
+  callers_[hello.rank] = hello.caller;
   return Status::ok();
 }
 

@@ -28,6 +28,8 @@ class World {
    public:
     virtual void tell(const std::string& payload) = 0;
     virtual std::string where() const = 0;
+    // Its rank has called once more, on another connection. It must not leave the world.
+    virtual void replaced() = 0;
 
    protected:
     ~Member() = default;
@@ -36,8 +38,8 @@ class World {
   // `launched` and `met` outlive the world. When its ranks have met, that is added to `met`.
   World(const Hello& first, const LaunchedRanks& launched, MetWorlds& met);
 
-  // Refuses a rank that is here already, that gives another size, or that the survivors have gone
-  // on without.
+  // Refuses a rank that is here already by another process, that gives another size, or that the
+  // survivors have gone on without.
   Status join(const Hello& hello, Member* member);
   // A member's connection has ended; `how` says why, for the others: "rank 1 (ADDRESS) HOW".
   void leave(uint32_t rank, const std::string& how);
@@ -76,6 +78,7 @@ class World {
   MetWorlds& met_;
   std::vector<bool> is_included_;  // by rank; all of them until the survivors are known
   std::vector<Member*> members_;   // by rank; null: not here
+  std::vector<std::string> callers_;
   std::vector<std::optional<std::string>> contributions_;
   uint32_t contributed_ = 0;
   uint32_t round_ = 0;

@@ -446,13 +446,15 @@ TEST(Rendezvous, WhoPassesOnWhatARankSaysIsPassedBy) {
 
 // A client that speaks the protocol itself, up to the hello.
 struct RawClient {
-  explicit RawClient(const RendezvousServer& server, const std::string& secret = kSecret)
+  explicit RawClient(const RendezvousServer& server, const std::string& secret = kSecret,
+                     const std::string& caller = "")
       : socket(Socket::connect({"127.0.0.1", server.port()}, soon()).value()) {
     char greeting[rendezvous::kGreetingBytes];
     EXPECT_TRUE(socket.receive_exactly(greeting, sizeof greeting, soon()).is_ok());
     const std::string challenge(greeting + rendezvous::kMagic.size(), rendezvous::kChallengeBytes);
     rendezvous::Hello hello;
     hello.challenge = random_bytes(rendezvous::kChallengeBytes);
+    hello.caller = caller;
     hello.called = socket.peer_name();
     hello.size = 2;
     std::string bytes = encode(hello);
@@ -503,6 +505,30 @@ TEST(Rendezvous, AllRanksAreToldThatSomethingWasChanged) {
     ASSERT_TRUE(rendezvous::open_frame(answer, client.session->incoming));
     EXPECT_NE(answer.find("rank 0 did not send what arrived"), std::string::npos) << answer;
   }
+}
+
+// What the server has answered may have been held back, and that the rank has hung up.
+TEST(Rendezvous, ARankThatCallsOnceMoreTakesItsOwnPlace) {
+  auto server = serve(2);
+  const std::string caller = random_bytes(rendezvous::kCallerBytes);
+  RawClient first(*server, kSecret, caller);
+  ASSERT_TRUE(rendezvous::open_frame(first.answer, first.session->incoming));
+  RawClient second(*server, kSecret, caller);
+  ASSERT_TRUE(rendezvous::open_frame(second.answer, second.session->incoming));
+  EXPECT_EQ(second.answer, rendezvous::encode_welcome());
+  char byte;
+  EXPECT_EQ(first.socket.receive_exactly(&byte, 1, soon()).code(), StatusCode::kAborted);
+  RawClient another(*server, kSecret, random_bytes(rendezvous::kCallerBytes));
+  ASSERT_TRUE(rendezvous::open_frame(another.answer, another.session->incoming));
+  EXPECT_NE(another.answer.find("rank 0 is here already"), std::string::npos) << another.answer;
+
+  auto other = RendezvousBootstrap::create(options_for(*server, 1, 2));
+  ASSERT_TRUE(other.is_ok());
+  say(second.socket,
+      rendezvous::frame(rendezvous::encode({0, 10'000, "a"}), second.session->outgoing));
+  const auto all = other.value()->all_gather("b", seconds(20));
+  ASSERT_TRUE(all.is_ok()) << all.status().message();
+  EXPECT_EQ(all.value(), (std::vector<std::string>{"a", "b"}));
 }
 
 TEST(Rendezvous, ARefusedClientIsNotReadAnyFurther) {

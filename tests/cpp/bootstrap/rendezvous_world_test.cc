@@ -22,6 +22,7 @@ class FakeMember final : public World::Member {
     EXPECT_TRUE(decode(payload, told_.emplace()));
   }
   std::string where() const override { return "there"; }
+  void replaced() override { FAIL(); }
 
   // Returns what the member was told since the last call.
   std::optional<Decoded> told() { return std::exchange(told_, std::nullopt); }

@@ -6,7 +6,6 @@ import argparse
 import importlib
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -85,8 +84,8 @@ def test_what_has_been_measured_is_saved_whole_after_each_case(
     assert (found["batch"], found["finished"]) == (32, False)
     figures.save(finished=True)
     assert contents(file)["finished"]
-    start, end = contents(file)["core_distances"]
-    assert (start and end) or len(os.sched_getaffinity(0)) == 1
+    # There is none on one processor, or where other tests compute on all of them.
+    assert all(one is None or one > 1 for one in contents(file)["core_distances"])
     assert list(tmp_path.iterdir()) == [file]
 
 

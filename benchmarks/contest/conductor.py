@@ -129,7 +129,8 @@ class Conductor:
                 )
         for _ in range(2):
             for result in results.values():
-                result.microseconds.clear()
+                if result.reason is None:  # else no more is measured
+                    result.microseconds.clear()
             before = core_distance.look()
             for label in labels * turns:
                 if results[label].reason is None:

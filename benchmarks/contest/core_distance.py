@@ -41,7 +41,7 @@ def has_changed(before: float | None, after: float | None) -> bool:
 
 
 def text(before: float | None, after: float | None) -> str:
-    """What a reader of a case is told: nothing, unless the distance has changed meanwhile."""
+    """Returns the words for a reader of a case: none, unless the distance has changed."""
     if before is None or after is None or not has_changed(before, after):
         return ""
     return f"the processors' distance went from {before:.0f} to {after:.0f} ns meanwhile"

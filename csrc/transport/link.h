@@ -124,9 +124,8 @@ class Link {
   }
   // Starts to receive the message `tag`, of exactly `bytes` bytes, into `target`. With a reduction,
   // each arriving element is reduced into the accumulator at `target` instead of being stored; the
-  // Reduction must outlive the transfer. A message of another size ends the link. Set
-  // `streaming` if more data is under way than the caches hold, so that it need not
-  // stay there.
+  // Reduction must outlive the transfer. A message of another size ends the link. Set `streaming`
+  // if more data is under way than the caches hold, so that it need not stay there.
   void receive(Transfer& transfer, Tag tag, void* target, uint64_t bytes,
                const Reduction* reduction = nullptr, bool streaming = false) {
     transfer.tag = tag;

@@ -23,13 +23,13 @@ REASONS = {
 #: Types that Gloo lacks: Perseus moves them all, and reduces some.
 _TYPES = ("int16", "uint16", "uint32", "uint64", "float8_e4m3fn")
 #: Runs that may differ.
-POSSIBLE = {f"*: *{name}*": "Gloo lacks the type" for name in _TYPES}
-#: From PyTorch 2.15 on, Gloo's groups can be split. It attaches a recorder, which needs C++.
-POSSIBLE["split_group: in one part*"] = "Perseus refuses it; new_group makes such a group"
-POSSIBLE["gather_single: one tensor*"] = _MORE
-POSSIBLE["gather_into_tensor: one tensor*"] = _MORE
-
-
+POSSIBLE = {
+    **{f"*: *{name}*": "Gloo lacks the type" for name in _TYPES},
+    # From PyTorch 2.15 on, Gloo's groups can be split. It attaches a recorder, which needs C++.
+    "split_group: in one part*": "Perseus refuses it; new_group makes such a group",
+    "gather_single: one tensor*": _MORE,
+    "gather_into_tensor: one tensor*": _MORE,
+}
 #: The table is of this PyTorch.
 OF_TABLE = (2, 13)
 #: What an older PyTorch finds for its own backends only.

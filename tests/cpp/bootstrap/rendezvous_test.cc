@@ -507,7 +507,7 @@ TEST(Rendezvous, AllRanksAreToldThatSomethingWasChanged) {
   }
 }
 
-// What the server has answered may have been held back, and that the rank has hung up.
+// The answer of the server may have been held back, and that the rank has hung up.
 TEST(Rendezvous, ARankThatCallsOnceMoreTakesItsOwnPlace) {
   auto server = serve(2);
   const std::string caller = random_bytes(rendezvous::kCallerBytes);

@@ -258,7 +258,7 @@ UNPICKLING = {
 
 
 def test_pickles_are_read_only_where_they_are_proven() -> None:
-    """What has come in an operation is not: on a plain wire, others can change it."""
+    """Data that have come in an operation are not: on a plain wire, others can change them."""
     root = Path(proven.__file__).parents[1]
     reads = re.compile(r"\b(?:cloud)?pickle\.(?:loads?|Unpickler)\b|\b(?:torch|np|numpy)\.load\(")
     found = {

@@ -1,6 +1,5 @@
 #include "base/core_distance.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "base/pin_thread.h"
 #include "base/start_thread.h"
 
 namespace perseus {
@@ -74,13 +74,6 @@ Status may_run_on(int processor) {
                                   "; it must be one that this process may run on");
 }
 
-void run_on(int processor) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(processor, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-}
-
 }  // namespace
 
 Result<double> core_distance(int first, int second) {
@@ -95,12 +88,12 @@ Result<double> core_distance(int first, int second) {
   double round = 0;
   std::thread leader, follower;
   Status status = start_thread(leader, "measuring distances", [&] {
-    run_on(first);
+    pin_thread_to(first);
     round = rally.lead();
   });
   if (status.is_ok()) {
     status = start_thread(follower, "measuring distances", [&] {
-      run_on(second);
+      pin_thread_to(second);
       rally.follow();
     });
   }

@@ -1,10 +1,9 @@
 #include "engine/thread_affinity.h"
 
-#include <pthread.h>
-
 #include <charconv>
 #include <sstream>
 
+#include "base/pin_thread.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -28,10 +27,7 @@ Result<std::vector<int>> parse_processors(const std::string& list) {
 }
 
 void pin_thread(int processor) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(processor, &set);
-  if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0) {
+  if (!pin_thread_to(processor)) {
     PERSEUS_LOG(kWarning, "PERSEUS_THREAD_AFFINITY: there is no processor " << processor);
   }
 }

@@ -103,8 +103,8 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   bool is_over() const { return state_ != State::kOpen && state_ != State::kClosing; }
   // Returns whether the peer has said goodbye.
   bool has_left() const { return state_ == State::kLeft; }
-  // Returns whether data of the peer has been awaited for more than a moment.
-  bool awaits_data() const { return !is_over() && inbox_.awaits_since(arrivals_.turn()); }
+  // Returns whether data of the peer is awaited.
+  bool awaits_data() const { return !is_over() && inbox_.awaits(); }
 
   // Asks the observer to connect the link. Only the first call does so.
   void request_connection();

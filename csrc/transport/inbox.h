@@ -21,6 +21,8 @@ class Inbox {
   // Returns whether there is neither a posted receive nor a message that waits for its receive.
   bool is_empty() const { return messages_.size() == 0; }
 
+  // Returns whether a receive is posted.
+  bool awaits() const;
   // Returns whether a receive is posted whose `turn` is before this one.
   bool awaits_since(uint32_t turn) const;
 

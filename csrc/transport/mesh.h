@@ -73,7 +73,7 @@ class Mesh {
   // Returns whether the peer has said goodbye.
   virtual bool has_left(int peer) const = 0;
 
-  // Returns the ranks whose data has been awaited for more than a moment.
+  // Returns the ranks whose data is awaited.
   virtual std::vector<int> awaited_peers() const = 0;
 
   // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer

@@ -83,6 +83,7 @@ def submit(
     id: int,
     keep: object,
     tensors: Sequence[_Tensor],
+    /,
     *,
     reduce_op: int = 1,
     root: int = 0,

@@ -28,6 +28,8 @@ os.register_at_fork(after_in_child=_forget)
 def start() -> None:
     """Starts the thread unless it is running. Any thread may call it."""
     global _thread
+    if _thread is not None:
+        return
     with _lock:
         if _thread is None:
             _thread = threading.Thread(

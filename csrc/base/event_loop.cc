@@ -348,7 +348,7 @@ void EventLoop::help(const Event& awaited, Clock::time_point until) {
 void EventLoop::wake_unless_helped(Clock::time_point now) {
   const bool expects_wait = wait_habit.expects_wait();
   wait_habit.note_work(now);
-  if (!impl_->handoff.is_in_grace(now, expects_wait)) wake();
+  if (!impl_->handoff.leaves_work(now, expects_wait)) wake();
 }
 
 bool EventLoop::is_handed_off() const { return impl_->handoff.is_handed_off(); }

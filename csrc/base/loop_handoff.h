@@ -6,8 +6,9 @@
 // The owner (the loop's own thread) hands the loop to a thread that asks for it, and sleeps. It
 // takes the loop back when it is recalled, or when two checks in a row find that nobody has run the
 // loop in between. An event that arrives without a recall waits at most until these checks, so the
-// interval between them bounds its delay. The interval starts at 0.1 ms and grows as long as the
-// checks find the loop being run, because each check costs the thread that runs it some 10 us.
+// interval between them bounds its delay. The interval grows from 0.1 ms as long as the checks find
+// the loop being run, because each check costs the thread that runs it some 10 us. Work of a thread
+// that is about to wait is left to it meanwhile, for as long as WaitHabit calls prompt.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,7 @@ class ReturnPredictor {
   using Clock = std::chrono::steady_clock;
   // A return within this time counts as prompt. Long enough to find some dozens of operations done
   // already, but short, since nobody runs the loop meanwhile.
-  static constexpr std::chrono::microseconds kPrompt{20};
+  static constexpr std::chrono::microseconds kPrompt{50};
   // Each prompt return adds a point, up to kMaxPoints; each late one costs kPenalty. From
   // kThreshold points on a return is expected. A single interruption of the thread does not undo a
   // habit.
@@ -54,18 +55,23 @@ class ReturnPredictor {
   std::atomic<int> points_{0};
 };
 
-// Predicts whether a thread that brings the loop work waits for it at once, as a program does that
-// calls collectives one by one. One that only hands work over does not. The thread's own.
+// Predicts whether a thread that brings the loop work soon waits for it, as a program does that
+// calls collectives one by one, or a few at once. One that only hands work over does not. The
+// thread's own.
 class WaitHabit {
  public:
   using Clock = std::chrono::steady_clock;
-  // A wait within this time counts as prompt. Between the two are an interpreter's calls.
-  static constexpr std::chrono::microseconds kPrompt{50};
+  // A wait within this time of the first work that it may be for counts as prompt. That is as long
+  // as an interpreter takes for a few calls, and the longest for which work lies about if the
+  // prediction is wrong.
+  static constexpr std::chrono::microseconds kPrompt{200};
   static constexpr int kMaxPoints = 8, kPenalty = 4, kThreshold = 4;
 
   void note_work(Clock::time_point now) {
-    // What follows promptly may be waited for together.
-    if (brought_ != Clock::time_point() && now - brought_ >= kPrompt) count(false);
+    if (brought_ != Clock::time_point()) {
+      if (now - brought_ < kPrompt) return;
+      count(false);
+    }
     brought_ = now;
   }
   void note_wait(Clock::time_point now) {
@@ -79,7 +85,7 @@ class WaitHabit {
     points_ = is_prompt ? std::min(points_ + 1, kMaxPoints) : std::max(points_ - kPenalty, 0);
   }
 
-  Clock::time_point brought_;  // the latest work; the epoch: it has been waited for
+  Clock::time_point brought_;  // the first work not waited for; the epoch: there is none
   int points_ = 0;
 };
 
@@ -91,8 +97,10 @@ class LoopHandoff {
   static constexpr std::chrono::microseconds kGrace{50};
   // Between two checks by the owner.
   static constexpr std::chrono::microseconds kFirstInterval{100}, kMaxInterval{1000};
-  // After a thread did not come back, no grace is given for this long.
-  static constexpr std::chrono::milliseconds kNoGracePeriod{100};
+  // After a thread did not come back, no grace is given for the first of these times, and for twice
+  // as long as before if that happens again within kVisitsToTrust visits.
+  static constexpr std::chrono::milliseconds kFirstNoGrace{1}, kMaxNoGrace{128};
+  static constexpr uint32_t kVisitsToTrust = 64;
 
   // ---- For the owner, which has the loop from open() to close() except while it is handed off.
 
@@ -119,17 +127,19 @@ class LoopHandoff {
     is_handed_off_.store(true, std::memory_order_seq_cst);
     running_.unlock();
     Return why = Return::kRecalled;
-    auto interval = kFirstInterval;
+    Clock::duration pause = interval_;
     uint32_t seen = visits_.load(std::memory_order_relaxed);
-    while (!recalled_.wait(interval)) {
+    while (!recalled_.wait(pause)) {
+      const auto now = Clock::now();
       const uint32_t visits = visits_.load(std::memory_order_relaxed);
-      if (std::exchange(seen, visits) != visits) {
-        const bool is_waited_for = has_pending_work() || predictor_.is_away();
-        interval = is_waited_for ? kGrace : std::min(2 * interval, kMaxInterval);
+      if (is_awaiting(now)) {
+        pause = kGrace;
+      } else if (std::exchange(seen, visits) != visits) {
+        interval_ = std::min(2 * interval_, kMaxInterval);
+        pause = has_pending_work() || predictor_.is_away() ? kGrace : interval_;
       } else if (running_.try_lock()) {  // else a thread runs the loop and handles all there is
-        if (has_pending_work() || predictor_.is_away()) {
-          no_grace_until_.store(ticks(Clock::now() + kNoGracePeriod));
-        }
+        if (has_pending_work() || predictor_.is_away()) suspend_grace(now, visits);
+        interval_ = std::max(interval_ / 2, kFirstInterval);
         why = Return::kUnused;
         break;
       }
@@ -148,10 +158,14 @@ class LoopHandoff {
   // Async-signal-safe.
   void recall() { recalled_.set(); }
   bool is_recalled() const { return recalled_.is_set(); }
-  // Returns whether the loop is handed off, and the thread that last ran it may still come back or
-  // the calling one is about to wait.
-  bool is_in_grace(Clock::time_point now, bool expects_wait) const {
+  // The calling thread has brought the loop work. Returns whether the loop is handed off, and the
+  // owner may sleep on, since that thread is about to wait, or the one that last ran the loop may
+  // still come back.
+  bool leaves_work(Clock::time_point now, bool expects_wait) {
     if (!is_handed_off() || is_grace_suspended(now)) return false;
+    if (expects_wait && !is_awaiting(now)) {
+      awaited_until_.store(ticks(now + WaitHabit::kPrompt), std::memory_order_relaxed);
+    }
     return expects_wait || ticks(now - kGrace) < given_back_.load(std::memory_order_relaxed);
   }
 
@@ -176,6 +190,7 @@ class LoopHandoff {
       return false;
     }
     found_no_work_ = false;
+    awaited_until_.store(0, std::memory_order_relaxed);
     visits_.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
@@ -198,6 +213,17 @@ class LoopHandoff {
   }
 
  private:
+  // Returns whether a thread that has brought work is about to wait for it.
+  bool is_awaiting(Clock::time_point now) const {
+    return ticks(now) < awaited_until_.load(std::memory_order_relaxed);
+  }
+  // The owner found work that nobody had come for.
+  void suspend_grace(Clock::time_point now, uint32_t visits) {
+    const bool is_again = visits - visits_when_suspended_ < kVisitsToTrust;
+    no_grace_ = is_again ? std::min(2 * no_grace_, kMaxNoGrace) : kFirstNoGrace;
+    visits_when_suspended_ = visits;
+    no_grace_until_.store(ticks(now + no_grace_), std::memory_order_relaxed);
+  }
   bool is_grace_suspended(Clock::time_point now) const {
     return ticks(now) < no_grace_until_.load(std::memory_order_relaxed);
   }
@@ -208,7 +234,12 @@ class LoopHandoff {
   bool is_open_ = false, found_no_work_ = false;
   std::atomic<uint32_t> visits_{0};
   ReturnPredictor predictor_;
-  std::atomic<Clock::rep> given_back_{0}, no_grace_until_{0};
+  // The owner's.
+  std::chrono::microseconds interval_ = kFirstInterval;
+  std::chrono::milliseconds no_grace_ = kFirstNoGrace;
+  uint32_t visits_when_suspended_ = 0;
+
+  std::atomic<Clock::rep> given_back_{0}, no_grace_until_{0}, awaited_until_{0};
   std::atomic<bool> is_handed_off_{false};
   std::atomic<int> requests_{0};
   Event recalled_;

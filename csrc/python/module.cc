@@ -5,17 +5,19 @@
 
 #include "python/arrays.h"
 #include "python/callbacks.h"
+#include "python/handles.h"
 #include "python/observe.h"
 #include "python/operations.h"
 #include "python/process.h"
 #include "python/proofs.h"
-#include "python/steady_calls.h"
+#include "python/submit.h"
 
 PYBIND11_MODULE(_engine, module) {
   module.doc() = "The engine of Perseus, through its C interface.";
   perseus::python::bind_process(module);
   perseus::python::bind_operations(module);
-  perseus::python::bind_steady_calls(module);
+  perseus::python::bind_submit(module);
+  perseus::python::bind_handles(module);
   perseus::python::bind_arrays(module);
   perseus::python::bind_callbacks(module);
   perseus::python::bind_observe(module);

@@ -41,7 +41,7 @@ from perseus.torch.c10d_errors import InvalidArgumentError, Refusing
 from perseus.torch.c10d_memory import ResultPlace, joined, span_of
 from perseus.torch.c10d_overloads import also_as
 from perseus.torch.c10d_reductions import reduction_of
-from perseus.torch.c10d_work import SubmitArguments, start, submit_arguments, submit_bytes
+from perseus.torch.c10d_work import SubmitArguments, run, start, submit_arguments, submit_bytes
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
@@ -161,17 +161,17 @@ class PerseusProcessGroup(dist.ProcessGroup):
     # ---- Reductions.
 
     @also_as(forms.ALLREDUCE)
-    def allreduce(self, tensors: Tensors, opts: Any) -> Work:
+    def allreduce(self, tensors: Tensors, opts: Any) -> Work | None:
         if len(tensors) == 1 and c10d_sparse.is_sparse(tensors[0]):
             return self._reduce_sparse(tensors[0], opts)
         return self._reduce(list(tensors), opts)
 
     @eager
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work | None:
         return self._reduce(list(tensors), opts)
 
     @also_as(forms.REDUCE)
-    def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Work | None:
         (tensor,) = tensors
         if self._rank == opts.rootRank:
             return self._reduce([tensor], opts)
@@ -181,17 +181,19 @@ class PerseusProcessGroup(dist.ProcessGroup):
     @eager
     def _reduce_scatter_base(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> Work:
+    ) -> Work | None:
         return self._reduce_scatter([output], [input], opts)
 
     @eager
     def reduce_scatter_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> Work:
+    ) -> Work | None:
         return self._reduce_scatter(list(outputs), list(inputs), opts)
 
     @also_as(forms.REDUCE_SCATTER)
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
+    ) -> Work | None:
         (output,), (parts,) = outputs, inputs
         if all(part.shape == output.shape for part in parts):
             return self._reduce_scatter([output], [torch.stack(list(parts))], opts)
@@ -207,7 +209,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
     # ---- Movements.
 
     @also_as(forms.BROADCAST)
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Work | None:
         (tensor,) = tensors
         with self._refusing(OperationKind.BROADCAST):
             root = self._world_rank(opts.rootRank)
@@ -215,48 +217,58 @@ class PerseusProcessGroup(dist.ProcessGroup):
             data = movable(buffer)
             call = submit_arguments([(data, data)], root=root)
         return self._start(
-            OperationKind.BROADCAST, [call], lambda _: _copy_back([tensor], [buffer]), [tensor]
+            OperationKind.BROADCAST,
+            [call],
+            lambda _: _copy_back([tensor], [buffer]),
+            [tensor],
+            opts,
         )
 
     @also_as(forms.ALLGATHER)
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Work | None:
         ((input,), (parts,)) = inputs, outputs
-        return self._gather([input], lambda: [self._one_for_each_rank(parts)], list(parts))
+        return self._gather([input], lambda: [self._one_for_each_rank(parts)], list(parts), opts)
 
     @eager
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
-        return self._gather([input], lambda: [self._whole(output)], [output])
+    def _allgather_base(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work | None:
+        return self._gather([input], lambda: [self._whole(output)], [output], opts)
 
     @eager
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> Work:
+    ) -> Work | None:
         return self._gather(
             list(inputs),
             lambda: [self._whole(output) for output in outputs],
             list(outputs),
+            opts,
         )
 
     @eager
     def allgather_coalesced(
         self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None
-    ) -> Work:
+    ) -> Work | None:
         # output_lists[rank][tensor]
         parts = [[of_rank[i] for of_rank in output_lists] for i in range(len(inputs))]
         return self._gather(
             list(inputs),
             lambda: [self._one_for_each_rank(row) for row in parts],
             [part for row in parts for part in row],
+            opts,
         )
 
     @also_as(forms.GATHER)
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work | None:
         (input,) = inputs
         parts = list(outputs[0]) if self._rank == opts.rootRank else []
-        return self._exchange(lambda: self._to_root(input, opts), parts, lambda: parts)
+        return self._exchange(lambda: self._to_root(input, opts), parts, lambda: parts, opts)
 
     @eager
-    def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+    def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work | None:
         """PyTorch has it from 2.15 on. Only the root's output is used."""
         outputs = [output] if self._rank == opts.rootRank else []
 
@@ -268,7 +280,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 )
             return outputs
 
-        return self._exchange(lambda: self._to_root(input, opts), outputs, parts)
+        return self._exchange(lambda: self._to_root(input, opts), outputs, parts, opts)
 
     gather_into_tensor = gather_single
 
@@ -278,17 +290,17 @@ class PerseusProcessGroup(dist.ProcessGroup):
         return [input if rank == opts.rootRank else nothing for rank in range(self._size)]
 
     @also_as(forms.SCATTER)
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work | None:
         (output,) = outputs
         if self._rank == opts.rootRank:
             parts = list(inputs[0])
         else:
             parts = [output.new_empty(0)] * self._size
-        return self._exchange(lambda: parts, [output], lambda: [output])
+        return self._exchange(lambda: parts, [output], lambda: [output], opts)
 
     @also_as(forms.ALLTOALL)
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        return self._exchange(lambda: list(inputs), list(outputs), lambda: list(outputs))
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
+        return self._exchange(lambda: list(inputs), list(outputs), lambda: list(outputs), opts)
 
     @also_as(forms.ALLTOALL_SINGLE)
     def alltoall_base(
@@ -298,7 +310,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         output_splits: Sequence[int],
         input_splits: Sequence[int],
         opts: Any = None,
-    ) -> Work:
+    ) -> Work | None:
         def parts(tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
             return list(tensor.split(list(splits))) if splits else self._whole(tensor)
 
@@ -306,12 +318,15 @@ class PerseusProcessGroup(dist.ProcessGroup):
             lambda: parts(input, input_splits),
             [output],
             lambda: parts(output, output_splits),
+            opts,
             is_dealt=not input_splits,
         )
 
     @also_as(forms.BARRIER)
-    def barrier(self, opts: Any = None) -> Work:
-        return self._start(OperationKind.BARRIER, [SubmitArguments([], {})], lambda _: None, [])
+    def barrier(self, opts: Any = None) -> Work | None:
+        return self._start(
+            OperationKind.BARRIER, [SubmitArguments([], {})], lambda _: None, [], opts
+        )
 
     # ---- Messages.
 
@@ -348,7 +363,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         opts: Any,
         result: list[torch.Tensor] | None = None,
         finish: Callable[[], None] | None = None,
-    ) -> Work:
+    ) -> Work | None:
         submissions = []
         with self._refusing(OperationKind.ALLREDUCE, min(len(tensors), 1)):
             reduction = reduction_of(opts)
@@ -369,19 +384,19 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 finish()
 
         return self._start(
-            OperationKind.ALLREDUCE, submissions, done, tensors if result is None else result
+            OperationKind.ALLREDUCE, submissions, done, tensors if result is None else result, opts
         )
 
-    def _reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
+    def _reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work | None:
         with self._refusing(OperationKind.ALLGATHER, c10d_sparse.GATHERS):
             gathering = c10d_sparse.prepare(tensor, reduction_of(opts), self._size)
         return self._start(
-            OperationKind.ALLGATHER, gathering.submissions, gathering.finish, [tensor]
+            OperationKind.ALLGATHER, gathering.submissions, gathering.finish, [tensor], opts
         )
 
     def _reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
-    ) -> Work:
+    ) -> Work | None:
         submissions, sources, targets = [], [], []
         with self._refusing(OperationKind.REDUCESCATTER, len(outputs)):
             reduction = reduction_of(opts)
@@ -404,14 +419,15 @@ class PerseusProcessGroup(dist.ProcessGroup):
             sources.clear()
             _copy_back(outputs, targets)
 
-        return self._start(OperationKind.REDUCESCATTER, submissions, finish, outputs)
+        return self._start(OperationKind.REDUCESCATTER, submissions, finish, outputs, opts)
 
     def _gather(
         self,
         inputs: list[torch.Tensor],
         parts_of: Callable[[], list[list[torch.Tensor]]],
         result: list[torch.Tensor],
-    ) -> Work:
+        opts: Any,
+    ) -> Work | None:
         """parts_of()[i] has the outputs for all ranks' inputs i, one after the other."""
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
             sources = [row_major(input) for input in inputs]
@@ -436,15 +452,16 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 if not place.has_result(handle):
                     deal(take_result(handle), targets)
 
-        return self._start(OperationKind.ALLGATHER, submissions, finish, result)
+        return self._start(OperationKind.ALLGATHER, submissions, finish, result, opts)
 
     def _exchange(
         self,
         inputs_of: Callable[[], list[torch.Tensor]],
         result: list[torch.Tensor],
         outputs_of: Callable[[], list[torch.Tensor]],
+        opts: Any,
         is_dealt: bool = False,
-    ) -> Work:
+    ) -> Work | None:
         """Sends inputs_of()[i] to rank i, or if `is_dealt`, an equal part of the only input to each
         rank. Writes what the ranks send here, one after the other, to outputs_of()."""
         with self._refusing(OperationKind.ALLTOALL):
@@ -465,7 +482,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             if targets and not place.has_result(handles[0]):
                 deal(take_result(handles[0]), targets)
 
-        return self._start(OperationKind.ALLTOALL, [call], finish, result)
+        return self._start(OperationKind.ALLTOALL, [call], finish, result, opts)
 
     def _message(self, tensors: Tensors, source: int, destination: int, tag: int) -> Work:
         """Broadcasts the bytes of a message from its sender."""
@@ -524,7 +541,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
         submissions: list[SubmitArguments],
         finish: Callable[[list[int]], None],
         result: list[torch.Tensor],
-    ) -> Work:
+        opts: Any,
+    ) -> Work | None:
+        if not getattr(opts, "asyncOp", True):  # PyTorch 2.6 does not say that the caller waits
+            run(kind, _prefix(kind), self._set, submissions, finish, result, self._timeout)
+            return None
         work = start(kind, _prefix(kind), self._set, submissions, finish, result, self._timeout)
         self._last_works.append(work)
         few = sum([tensor.numel() for tensor in result]) if len(result) != 1 else result[0].numel()

@@ -2,7 +2,8 @@
 
 Whoever waits for them waits in the engine, and so does the engine's work by itself: a small
 operation takes less time than the switches between threads that a callback needs. Operations that
-nobody waits for are ended by callbacks, but only if somebody may notice.
+nobody waits for are ended by callbacks, but only if somebody may notice. A call that waits for its
+operations itself needs none of that: see `complete`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 
@@ -19,7 +21,10 @@ from perseus.torch.c10d_errors import as_invalid_argument
 from perseus.torch.c10d_threads import CallbackThreads
 from perseus_core import engine
 
-__all__ = ["Operations", "callback_threads"]
+__all__ = ["Finish", "Operations", "callback_threads", "complete"]
+
+#: Stores the results of operations, by the engine's handles, once all of them have succeeded.
+Finish: TypeAlias = Callable[[list[int]], None]
 
 #: The threads on which futures complete and their callbacks run.
 callback_threads = CallbackThreads()
@@ -42,9 +47,9 @@ class Operations:
     completes operations. The future, and a thread for it, exist only if the future is asked for.
     """
 
-    def __init__(self, finish: Callable[[list[int]], None], result: list[torch.Tensor]) -> None:
-        """See c10d_work.PerseusWork."""
-        self._finish: Callable[[list[int]], None] | None = finish
+    def __init__(self, finish: Finish, result: list[torch.Tensor]) -> None:
+        """See c10d_work.start."""
+        self._finish: Finish | None = finish
         self.result = result
         self._handles: list[int] = []
         self._callbacks: list[engine.LateCallback] = []
@@ -122,27 +127,15 @@ class Operations:
                 self._wait_for_all(time.monotonic())
 
     def _wait_for_all(self, deadline: float) -> bool:
-        for handle in self._handles:
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                if not engine.wait(handle, int(left * 1000)):
-                    return False
-            except Exception:
-                # A signal's handler may have raised it: then the operation has not failed.
-                error = engine.error(handle) if engine.poll(handle) != 0 else None
-                if error is None:
-                    raise
-                self.error = self.error or error
-        self._end()
-        return True
+        has_ended, self.error = _wait_for_each(self._handles, deadline)
+        if has_ended:
+            self._end()
+        return has_ended
 
     def _end(self) -> None:
         finish, self._finish = self._finish, None
-        try:
-            if self.error is None and finish is not None:
-                self._finish_with(finish)
-        except Exception as error:
-            self.error = as_invalid_argument(error)
+        if finish is not None:
+            self.error = _finished(self._handles, self.error, finish, self.result)
         for handle in self._handles:
             engine.release(handle)
         with self._future_lock:
@@ -151,19 +144,68 @@ class Operations:
         if future is not None:
             callback_threads.run(functools.partial(self._settle, future))
 
-    def _finish_with(self, finish: Callable[[list[int]], None]) -> None:
-        for tensor in self.result:
-            if tensor.is_cuda:
-                with _finishing(tensor.device):
-                    finish(self._handles)
-                return
-        finish(self._handles)
-
     def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         if self.error is None:
             future.set_result(self.result)
         else:
             future.set_exception(self.error)
+
+
+def complete(
+    handles: Sequence[int], finish: Finish, result: Sequence[torch.Tensor], seconds: float
+) -> bool:
+    """Waits for operations and stores their results; releases the handles in any case.
+
+    Returns False if they have not ended within the time; they go on. Raises what they failed with.
+    """
+    try:
+        has_ended, error = _wait_for_each(handles, time.monotonic() + seconds)
+        if has_ended:
+            error = _finished(handles, error, finish, result)
+    finally:
+        for handle in handles:
+            engine.release(handle)
+    if has_ended and error is not None:
+        raise error
+    return has_ended
+
+
+def _wait_for_each(handles: Sequence[int], deadline: float) -> tuple[bool, Exception | None]:
+    """Returns whether all operations have ended by the deadline, and the first error."""
+    first = None
+    for handle in handles:
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            if not engine.wait(handle, int(left * 1000)):
+                return False, first
+        except Exception:
+            # A signal's handler may have raised it: then the operation has not failed.
+            error = engine.error(handle) if engine.poll(handle) != 0 else None
+            if error is None:
+                raise
+            first = first or error
+    return True, first
+
+
+def _finished(
+    handles: Sequence[int],
+    error: Exception | None,
+    finish: Finish,
+    result: Sequence[torch.Tensor],
+) -> Exception | None:
+    """Stores the results of operations that have ended, unless one failed; returns the error."""
+    if error is not None:
+        return error
+    try:
+        for tensor in result:
+            if tensor.is_cuda:
+                with _finishing(tensor.device):
+                    finish(list(handles))
+                return None
+        finish(list(handles))
+    except Exception as failure:
+        return as_invalid_argument(failure)
+    return None
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     AllgatherOptions,
-    AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
@@ -46,21 +45,9 @@ __all__ = [
     "also_as",
 ]
 
-_Method: TypeAlias = Callable[..., Work]
+_Method: TypeAlias = Callable[..., Work | None]
 _Time: TypeAlias = timedelta | None
 
-_OPTIONS = (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
 # Only short forms take them.
 _SHORT_ARGUMENTS = (timedelta, dist.ReduceOp, dist.ReduceOp.RedOpType)
 
@@ -70,7 +57,7 @@ class _Forms:
     """How a method can be called."""
 
     long: Sequence[str]  #: the parameters of the method's own form, but for `opts`, the last
-    options: Callable[[], Any]  #: the type of `opts`
+    options: type  #: that of `opts`
     short: Callable[..., tuple[Any, ...]]  #: takes the short form's arguments, gives the long's
     tensor_at: int | None = None  #: in the short form alone, this argument is a single tensor
 
@@ -100,11 +87,13 @@ class _Forms:
 def also_as(forms: _Forms) -> Callable[[_Method], _Method]:
     """Lets a method of a group be called in all forms."""
 
+    options = forms.options
+
     def decorate(method: _Method) -> _Method:
         @eager
         @functools.wraps(method)
-        def call(group: Any, *args: Any, **kwargs: Any) -> Work:
-            if args and isinstance(args[-1], _OPTIONS):  # as PyTorch calls it
+        def call(group: Any, *args: Any, **kwargs: Any) -> Work | None:
+            if args and type(args[-1]) is options and not kwargs:  # as PyTorch calls it
                 return method(group, *args)
             return method(group, *forms.arguments(args, kwargs))
 

@@ -72,8 +72,10 @@ class Reduction(NamedTuple):
         return buffer.view(signed)
 
 
-# A list, as ReduceOp cannot be hashed as what it equals.
-_REDUCTIONS = [(op, Reduction(ours)) for op, ours in _OPS.items()]
+# A list, as ReduceOp cannot be hashed as what it equals. None: it has a factor.
+_REDUCTIONS = [
+    (op, None if op == dist.ReduceOp.PREMUL_SUM else Reduction(ours)) for op, ours in _OPS.items()
+]
 
 
 def reduction_of(options: Any) -> Reduction:
@@ -81,7 +83,7 @@ def reduction_of(options: Any) -> Reduction:
     theirs = dist.ReduceOp.SUM if options is None else options.reduceOp
     for op, reduction in _REDUCTIONS:
         if theirs == op:
-            return reduction if op != dist.ReduceOp.PREMUL_SUM else _premultiplied(theirs)
+            return _premultiplied(theirs) if reduction is None else reduction
     kinds = dist.ReduceOp.RedOpType.__members__
     asked = next((name for name, kind in kinds.items() if theirs == kind), str(theirs))
     served = ", ".join(name for name, kind in kinds.items() if kind in _OPS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -10,14 +10,15 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from perseus.torch.c10d_memory import Span
-from perseus.torch.c10d_operations import Operations, callback_threads
-from perseus.torch.horovod.tensors import described, place_of
+from perseus.torch.c10d_operations import Finish, Operations, callback_threads, complete
+from perseus.torch.horovod.tensors import described, described_one, place_of
 from perseus_core import DataType, OperationKind, callbacks, engine, refusals, submission
 
 __all__ = [
     "PerseusWork",
     "SubmitArguments",
     "callback_threads",
+    "run",
     "start",
     "submit_arguments",
     "submit_bytes",
@@ -45,10 +46,7 @@ class PerseusWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         limit = timeout if timeout is not None and timeout > timedelta() else self._timeout
         if not self._operations.wait(limit.total_seconds()):
-            raise RuntimeError(
-                f"{self._what} is not complete after the timeout of {limit}; the stall report "
-                "(PERSEUS_STALL_CHECK_TIME_SECONDS) shows which ranks it waits for"
-            )
+            raise _is_late(self._what, limit)
         if self._operations.error is not None:
             raise self._operations.error
         return True
@@ -77,6 +75,13 @@ class PerseusWork(Work):
         return self._operations.future()
 
 
+def _is_late(what: str, limit: timedelta) -> RuntimeError:
+    return RuntimeError(
+        f"{what} is not complete after the timeout of {limit}; the stall report "
+        "(PERSEUS_STALL_CHECK_TIME_SECONDS) shows which ranks it waits for"
+    )
+
+
 class SubmitArguments(NamedTuple):
     """Arguments of engine.submit."""
 
@@ -95,8 +100,13 @@ def submit_arguments(
 
     Raises ValueError for tensors that cannot be sent, or are not all on one device.
     """
-    tensors, place = described([source for source, _ in pairs], [target for _, target in pairs])
-    return SubmitArguments(tensors, {**options, "place": place})
+    if len(pairs) == 1:
+        tensors, options["place"] = described_one(*pairs[0])
+    else:
+        tensors, options["place"] = described(
+            [source for source, _ in pairs], [target for _, target in pairs]
+        )
+    return SubmitArguments(tensors, options)
 
 
 def submit_bytes(source: Span, target: int = 0, **options: Any) -> SubmitArguments:
@@ -107,7 +117,9 @@ def submit_bytes(source: Span, target: int = 0, **options: Any) -> SubmitArgumen
       options: other arguments of engine.submit.
     """
     operand = source.address, target, (source.nbytes,), _BYTE
-    return SubmitArguments([operand], {**options, "place": place_of([source.owner])})
+    if not source.owner.is_cpu:
+        options["place"] = place_of([source.owner])
+    return SubmitArguments([operand], options)
 
 
 def start(
@@ -115,7 +127,7 @@ def start(
     prefix: str,
     process_set: int,
     submissions: Sequence[SubmitArguments],
-    finish: Callable[[list[int]], None],
+    finish: Finish,
     result: list[torch.Tensor],
     timeout: timedelta,
 ) -> PerseusWork:
@@ -133,20 +145,55 @@ def start(
     for index, call in enumerate(submissions):
         callback = engine.LateCallback()
         try:
-            handle = submission.submit(
-                kind,
-                prefix,
-                None,
-                process_set,
-                operations,  # which own the memory
-                engine.submit,
-                call.tensors,
-                **call.options,
-                callback=callback,
-            )
+            # The operations own the memory.
+            handle = _submit(kind, prefix, process_set, operations, call, callback)
         except Exception as error:
             operations.error = error
             refusals.refuse_unnamed(kind, prefix, len(submissions) - index - 1, process_set, error)
             raise
         operations.add(handle, callback)
     return work
+
+
+def run(
+    kind: OperationKind,
+    prefix: str,
+    process_set: int,
+    submissions: Sequence[SubmitArguments],
+    finish: Finish,
+    result: list[torch.Tensor],
+    timeout: timedelta,
+) -> None:
+    """Does what start does, and waits; much of what a work needs is not needed then."""
+    handles: list[int] = []
+    for index, call in enumerate(submissions):
+        try:
+            handles.append(_submit(kind, prefix, process_set, finish, call, None))
+        except Exception as error:
+            refusals.refuse_unnamed(kind, prefix, len(submissions) - index - 1, process_set, error)
+            for handle in handles:
+                engine.release(handle)
+            raise
+    if not complete(handles, finish, result, timeout.total_seconds()):
+        raise _is_late(prefix, timeout)
+
+
+def _submit(
+    kind: OperationKind,
+    prefix: str,
+    process_set: int,
+    keep: object,
+    call: SubmitArguments,
+    callback: engine.LateCallback | None,
+) -> int:
+    return submission.submit(
+        kind,
+        prefix,
+        None,
+        process_set,
+        keep,
+        engine.submit,
+        call.tensors,
+        **call.options,
+        callback=callback,
+    )

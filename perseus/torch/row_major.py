@@ -13,8 +13,14 @@ __all__ = ["is_row_major", "row_major"]
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor, detached, if its memory is what it holds; otherwise a copy whose is."""
-    tensor = tensor.detach()
+    """Returns the tensor if its memory is what it holds; otherwise a copy whose is.
+
+    Autograd does not follow what it returns.
+    """
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if is_row_major(tensor):
+        return tensor
     if tensor._is_zerotensor():
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     if tensor.is_neg() or tensor.is_conj():

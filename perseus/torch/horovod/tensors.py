@@ -131,6 +131,21 @@ def in_memory(
     return operand, () if place is None else (0, None, *place)
 
 
+def described_one(
+    source: torch.Tensor, target: torch.Tensor | None
+) -> tuple[list[Operand], Place | None]:
+    """described for one tensor: `target` gets the result, or the engine allocates it."""
+    operand = (
+        source.data_ptr(),
+        0 if target is None else target.data_ptr(),
+        source.shape,
+        dtype_number(source),
+    )
+    if source.is_cpu and (target is None or target.is_cpu):
+        return [operand], None
+    return [operand], place_of([source] if target is None else [source, target])
+
+
 def described(
     sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor | None]
 ) -> tuple[list[Operand], Place | None]:

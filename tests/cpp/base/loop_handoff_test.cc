@@ -47,12 +47,14 @@ class Events : public Poller, public LoopHandoffPolicy {
     bool rounded_up = false;
   };
   void leave(Left& left) {
-    {
-      std::lock_guard lock(mutex_);
-      left_.push_back(&left);
-    }
-    has_left_ = true;
+    add(left);
     if (wants_bell_.exchange(false)) loop.wake();
+  }
+  // Does the same as a thread that may be about to wait.
+  void submit(Left& left) {
+    add(left);
+    wants_bell_ = false;
+    loop.wake_unless_helped(Clock::now());
   }
   void help_until(Event& event, Clock::duration time_out = 20s) {
     loop.help(event, Clock::now() + time_out);
@@ -118,6 +120,14 @@ class Events : public Poller, public LoopHandoffPolicy {
   size_t taken() const { return taken_; }    // after finish()
 
  private:
+  void add(Left& left) {
+    {
+      std::lock_guard lock(mutex_);
+      left_.push_back(&left);
+    }
+    has_left_ = true;
+  }
+
   std::thread own_;
   std::mutex mutex_;
   std::vector<Left*> left_;
@@ -158,6 +168,23 @@ TEST(LoopHandoffTest, ItsOwnThreadTakesItBackWhenNobodyRunsIt) {
   events.leave(second);  // wakes nobody
   ASSERT_TRUE(second.event.wait(20s));
   EXPECT_EQ(second.set_by, events.own_id);
+}
+
+TEST(LoopHandoffTest, ItsOwnThreadDoesWorkThatIsExpectedToBeWaitedForButIsNot) {
+  Events events;
+  for (int i = 0; i < 50; ++i) {
+    Events::Left waited_for;
+    events.submit(waited_for);
+    events.wait(waited_for.event);
+  }
+  for (int i = 0; i < 50; ++i) {
+    Events::Left left;
+    events.submit(left);
+    const auto deadline = Clock::now() + 20s;
+    while (!left.event.is_set() && Clock::now() < deadline) std::this_thread::yield();
+    ASSERT_TRUE(left.event.is_set()) << i;
+    EXPECT_EQ(left.set_by, events.own_id);
+  }
 }
 
 TEST(LoopHandoffTest, WorkGoesOnWhenAHelperLeavesAndDoesNotComeBack) {
@@ -206,11 +233,11 @@ TEST(ReturnPredictorTest, AThreadThatMostlyReturnsAtOnceIsExpectedTo) {
     EXPECT_FALSE(predictor.is_away());
     return predictor.expects_return();
   };
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(19us));
-  EXPECT_TRUE(is_expected_after(19us));
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(ReturnPredictor::kPrompt - 1us));
+  EXPECT_TRUE(is_expected_after(ReturnPredictor::kPrompt - 1us));
   predictor.note_return(now + 1s);  // nobody has left
   EXPECT_TRUE(predictor.expects_return());
-  EXPECT_FALSE(is_expected_after(20us));
+  EXPECT_FALSE(is_expected_after(ReturnPredictor::kPrompt));
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(1us));
   for (int i = 0; i < 100; ++i) is_expected_after(1us);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(is_expected_after(1s));
@@ -226,16 +253,17 @@ TEST(WaitHabitTest, AThreadThatMostlyWaitsForItsWorkIsExpectedTo) {
     habit.note_wait(now);
     return habit.expects_wait();
   };
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(49us));
-  EXPECT_TRUE(is_expected_after(49us));
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(WaitHabit::kPrompt - 1us));
+  EXPECT_TRUE(is_expected_after(WaitHabit::kPrompt - 1us));
   habit.note_wait(now + 1s);  // for work of another thread
   EXPECT_TRUE(habit.expects_wait());
-  EXPECT_FALSE(is_expected_after(50us));
+  EXPECT_FALSE(is_expected_after(WaitHabit::kPrompt));
   for (int i = 0; i < 100; ++i) is_expected_after(1us);
-  for (int i = 0; i < 100; ++i) habit.note_work(now += 49us);
+  // Several are waited for together, but not those of a whole backward pass.
+  habit.note_work(now);
+  habit.note_work(now += WaitHabit::kPrompt - 1us);
   EXPECT_TRUE(habit.expects_wait());
-  habit.note_work(now += 50us);  // without a wait for the work before
-  habit.note_work(now += 50us);
+  for (int i = 0; i < 10; ++i) habit.note_work(now += WaitHabit::kPrompt / 2);
   EXPECT_FALSE(habit.expects_wait());
 }
 

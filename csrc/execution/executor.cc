@@ -93,13 +93,22 @@ int Executor::most_at_once() const {
 }
 
 void Executor::conclude_trial(uint64_t slowest) {
-  if (slowest != Tuner::kNothingToMeasure) tuning_log_.add(tuner_, slowest);
+  if (slowest < Tuner::kNoTime) tuning_log_.add(tuner_, slowest);
   tuner_.conclude(slowest);
   admission_.set_limits(most_at_once(), tuner_.current().credit_bytes);
   if (tuner_.is_finished()) tuning_log_.finish(tuner_);
 }
 
 void Executor::note_step(Batch& batch) {
+  if (batch.set->id == ProcessSet::kWorld) {
+    uint64_t bytes = 0, largest = 0;
+    for (const Agreement::Ready& ready : batch.agreed) {
+      const auto its = static_cast<uint64_t>(ready.description().bytes());
+      bytes += its;
+      largest = std::max(largest, its);
+    }
+    tuner_.note_batch(bytes, largest);
+  }
   if (tuner_.is_finished() && !FiniteCheck::is_on(context_.settings)) return;
   fingerprints_.clear();
   for (const Agreement::Ready& ready : batch.agreed) fingerprints_.push_back(fingerprint_of(ready));

@@ -15,6 +15,9 @@ constexpr uint64_t kMiB = 1 << 20;
 
 constexpr size_t kRounds = 3;  // of the duel
 
+// A step that takes so many times the best time so far ends a trial. Less may be a disturbance.
+constexpr double kHopeless = 1.5;
+
 // A smaller difference does not count.
 bool is_faster(uint64_t time, uint64_t than) {
   return static_cast<double>(time) < 0.98 * static_cast<double>(than);
@@ -103,6 +106,7 @@ void Tuner::end_step() {
   const auto time = static_cast<double>(step_time_.count());
   step_bytes_ = 0;
   step_time_ = {};
+  work_.note_step();
   if (is_finished()) return;
   ++steps_;
   small_steps_ = bytes < kSmallestStep ? small_steps_ + 1 : 0;
@@ -114,23 +118,34 @@ void Tuner::end_step() {
   }
 }
 
+bool Tuner::is_hopeless() const {
+  return phase_ == Phase::kSearch && !samples_.empty() &&
+         static_cast<double>(samples_.front()) > kHopeless * static_cast<double>(best_time_);
+}
+
 std::optional<uint64_t> Tuner::result() const {
-  if (is_finished()) return {};
+  if (is_finished()) {
+    const auto changed = work_.changed();
+    if (!changed || values_.empty()) return {};
+    return work_of(*changed);
+  }
   if (small_steps_ >= kMostSmallSteps) return kNothingToMeasure;
-  if (samples_.size() < static_cast<size_t>(effort_.steps)) return {};
+  if (samples_.size() < static_cast<size_t>(effort_.steps) && !is_hopeless()) return {};
   // A disturbance can only make a step longer.
   return std::max<uint64_t>(*std::min_element(samples_.begin(), samples_.end()), 1);
 }
 
 void Tuner::conclude(uint64_t slowest) {
-  if (is_finished()) return;
+  trial_ += 1;
+  if (is_finished()) {
+    if (slowest != kNothingToMeasure) begin_again(static_cast<int>(slowest - kNoTime));
+    return;
+  }
   samples_.clear();
   steps_to_skip_ = 1;  // the next step belongs partly to the trial before
-  trial_ += 1;
   if (slowest == kNothingToMeasure) {
-    phase_ = Phase::kDone;
-    current_ = start_;
-    return;
+    best_ = start_;
+    return finish();
   }
   switch (phase_) {
     case Phase::kFirst:
@@ -156,17 +171,39 @@ void Tuner::choose_next() {
       current_ = with(best_, values_[tried_++]);
       return;
     }
-    phase_ = best_ == start_ ? Phase::kDone : Phase::kDuel;
+    if (best_ == start_) return finish();
+    phase_ = Phase::kDuel;
   }
-  if (phase_ == Phase::kDuel) {
-    if (best_times_.size() < kRounds) {
-      current_ = start_times_.size() == best_times_.size() ? start_ : best_;
-      return;
-    }
-    phase_ = Phase::kDone;
-    if (!has_won_duel()) best_ = start_;
+  if (best_times_.size() < kRounds) {
+    current_ = start_times_.size() == best_times_.size() ? start_ : best_;
+    return;
   }
+  if (!has_won_duel()) best_ = start_;
+  finish();
+}
+
+void Tuner::finish() {
+  phase_ = Phase::kDone;
   current_ = best_;
+  found_[work_.learn()] = best_;
+}
+
+void Tuner::begin_again(int work_class) {
+  if (const auto found = found_.find(work_class); found != found_.end()) {
+    current_ = found->second;
+    steps_ = 0;
+    return work_.expect(work_class);
+  }
+  phase_ = Phase::kFirst;
+  current_ = best_ = start_;
+  best_time_ = UINT64_MAX;
+  tried_ = 0;
+  start_times_.clear();
+  best_times_.clear();
+  samples_.clear();
+  steps_ = small_steps_ = 0;
+  steps_to_skip_ = effort_.warm_up;
+  work_.begin();
 }
 
 bool Tuner::has_won_duel() {

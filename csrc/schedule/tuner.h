@@ -6,16 +6,23 @@
 // clearly faster, the initial ones are kept. So noise in the search can cost some of the gain, but
 // hardly ever makes a job slower than it was.
 //
-// A trial lasts a few training steps; the step in which it begins does not count. Every rank
-// measures. All ranks move to the next trial in the same round of agreement, and the slowest rank's
-// time is the trial's result. So all ranks always plan with the same values.
+// A trial lasts a few training steps; the step in which it begins does not count. A value that
+// makes the first step far slower is given up after it. Every rank measures. All ranks move to the
+// next trial in the same round of agreement, and the slowest rank's time is the trial's result. So
+// all ranks always plan with the same values.
+//
+// If the job later moves tensors of another size, it tunes again from the initial values, or takes
+// what it has found for such work before; see WorkWatch.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "schedule/work_watch.h"
 
 namespace perseus {
 
@@ -46,7 +53,7 @@ struct Candidates {
   static Candidates between_hosts(const Tuning& start, int connections);
 };
 
-// How long to search. With the settings' defaults it takes fifty steps at most.
+// How long to search. With the settings' defaults it takes sixty steps at most.
 struct TuningEffort {
   int steps = 0;        // of a trial
   int warm_up = 0;      // steps before the first trial
@@ -60,6 +67,8 @@ class Tuner {
  public:
   // The result of a rank that has had nothing but small steps. Tuning ends with the initial values.
   static constexpr uint64_t kNothingToMeasure = UINT64_MAX;
+  // The least of the results that are no time.
+  static constexpr uint64_t kNoTime = UINT64_MAX - 8;
 
   Tuner(Tuning start, const Candidates& candidates, TuningEffort effort);
 
@@ -68,14 +77,17 @@ class Tuner {
   const Tuning& start() const { return start_; }
   bool is_finished() const { return phase_ == Phase::kDone; }
   int trial() const { return trial_; }
-  // How many training steps there were so far.
+  // How many training steps it has taken for the values of the work of now; 0 if they were known.
   int steps() const { return steps_; }
 
+  // Operations were agreed on at once: their bytes, and those of the largest.
+  void note_batch(uint64_t bytes, uint64_t largest) { work_.note_batch(bytes, largest); }
   // Moving `bytes` took `busy`, from one idle moment to the next.
   void record(uint64_t bytes, std::chrono::nanoseconds busy);
   // A training step is over. All that was recorded since the last call belongs to it.
   void end_step();
-  // Nanoseconds per MiB in this trial, once enough was measured, or kNothingToMeasure.
+  // Nanoseconds per MiB in this trial, once enough was measured, or kNothingToMeasure. After the
+  // last trial, that the work has changed, once it has.
   std::optional<uint64_t> result() const;
   // All ranks have measured this trial; the slowest took `slowest` nanoseconds per MiB.
   void conclude(uint64_t slowest);
@@ -90,10 +102,18 @@ class Tuner {
   };
   static Tuning with(Tuning tuning, const Value& value);
 
+  // The result that says that work is of a class now.
+  static uint64_t work_of(int work_class) { return kNoTime + static_cast<uint64_t>(work_class); }
+
   void add(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values);
   // Sets current_ to the values to measure next, or at the end to those that are kept.
   void choose_next();
   bool has_won_duel();
+  // Returns whether the first step of a trial leaves no hope that its value is faster.
+  bool is_hopeless() const;
+  void finish();
+  // Tunes for work of another class.
+  void begin_again(int work_class);
 
   const TuningEffort effort_;
   const Tuning start_;
@@ -107,6 +127,9 @@ class Tuner {
   uint64_t best_time_ = UINT64_MAX;
   // The duel: times of start_ and of best_.
   std::vector<uint64_t> start_times_, best_times_;
+  // The work that the values are for, and what was found for others, by class.
+  WorkWatch work_;
+  std::map<int, Tuning> found_;
   // The trial.
   int steps_ = 0;
   int small_steps_ = 0;  // in a row

@@ -36,11 +36,16 @@ COLUMNS = ["trial", "steps", *SETTINGS, "ms_a_mib"]
 
 
 def trials(
-    run_ranks, log: Path, steps: int = 60, script: str = STEPS, **environment: str
+    run_ranks,
+    log: Path,
+    steps: int = 75,
+    script: str = STEPS,
+    ranks: int = 2,
+    **environment: str,
 ) -> list[dict[str, str]]:
     """Returns what the tuner tried in this many steps, a row for each trial."""
     environment = {**os.environ, "PERSEUS_TUNING_LOG": str(log), **environment}
-    job = run_ranks(2, script.format(steps=steps), environment=environment)
+    job = run_ranks(ranks, script.format(steps=steps), environment=environment)
     assert job.returncode == 0, job.stderr
     with log.open() as file:
         rows = csv.DictReader(file)
@@ -48,11 +53,11 @@ def trials(
         return list(rows)
 
 
-def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_path) -> None:
-    rows = trials(run_ranks, tmp_path / "log.csv", steps=51)
+def test_settles_within_sixty_steps_and_begins_with_the_settings(run_ranks, tmp_path) -> None:
+    rows = trials(run_ranks, tmp_path / "log.csv", steps=61)
     assert rows[0] == {
         "trial": "0",
-        "steps": "4",
+        "steps": "12",
         "streams": "4",
         "shard_mib": "0.5",
         "merge_mib": "0.5",
@@ -62,7 +67,7 @@ def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_
     }
     assert all(float(row["ms_a_mib"]) > 0 for row in rows[:-1])
     assert rows[-1]["trial"] == "kept"
-    assert int(rows[-1]["steps"]) <= 50
+    assert int(rows[-1]["steps"]) <= 60
     tried = [[row[name] for name in SETTINGS] for row in rows]
     assert tried[-1] in tried[:-1]
 
@@ -105,8 +110,34 @@ UNNAMED = INIT + TRAIN.replace("name=str(i), ", "")
 
 
 def test_settles_as_soon_where_operations_have_no_names(run_ranks, tmp_path) -> None:
-    rows = trials(run_ranks, tmp_path / "log.csv", steps=60, script=UNNAMED)
+    rows = trials(run_ranks, tmp_path / "log.csv", script=UNNAMED)
     assert rows[-1]["trial"] == "kept"
+
+
+CHANGING = (
+    INIT
+    + """
+def train(elements, steps):
+    for step in range(steps):
+        perseus_core.allreduce(numpy.ones(elements, numpy.float32), name=f"of {{elements}}")
+
+train(100, 600)
+for _ in range(2):
+    train(1 << 17, 1000)
+    train(1 << 21, 100)
+"""
+)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_tunes_anew_for_work_of_another_size_but_once(run_ranks, tmp_path, ranks: int) -> None:
+    rows = trials(run_ranks, tmp_path / "log.csv", script=CHANGING, ranks=ranks)
+    kept = [row for row in rows if row["trial"] == "kept"]
+    # For the small work, for 512 KiB and for 8 MiB; then the same as before, without a trial.
+    assert [row["steps"] == "0" for row in kept] == [False, False, False, True, True], rows
+    assert rows[-2:] == kept[-2:]
+    for before, again in zip(kept[1:3], kept[3:], strict=True):
+        assert {**before, "steps": "0"} == again
 
 
 def test_the_log_goes_on_after_another_init(run_ranks, tmp_path) -> None:

@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "device/cuda/libraries.h"
 #include "execution/finite_check.h"
+#include "execution/gathered_run.h"
 #include "execution/gpu/nccl_group.h"
 #include "execution/gpu/nccl_run.h"
 #include "execution/results.h"
@@ -240,34 +241,13 @@ void Executor::run(const std::shared_ptr<Batch>& batch, std::span<const std::byt
   pump();
 }
 
-std::span<const std::byte> Executor::input_for_agreement(const Operation& operation) const {
-  const Description& description = operation.description;
-  const bool is_plain = description.kind == OperationKind::kAllreduce &&
-                        description.reduce_op != ReduceOp::kAdasum &&
-                        description.device == DeviceKind::kCpu && description.tensors.size() == 1 &&
-                        description.prescale == 1.0;
-  const Settings& settings = context_.settings;
-  if (!is_plain || wanted_algorithm(settings) != AllreduceAlgorithm::kAuto ||
-      FiniteCheck::is_on(settings) ||
-      codec_for(description, description.tensors.front().dtype, settings) != nullptr) {
-    return {};
-  }
-  return {operation.tensors.front().input, static_cast<size_t>(description.bytes())};
+std::span<const std::byte> Executor::input_for_agreement(const Operation& operation) {
+  return perseus::input_for_agreement(operation, context_, input_for_agreement_);
 }
 
 void Executor::run_gathered(const Batch& batch, std::span<const std::byte> inputs) {
-  const Description& description = batch.agreed.front().description();
-  const TensorDescription& tensor = description.tensors.front();
-  const OperationPtr& operation = batch.operations.front();
-  const Group& group = batch.set->group;
-  context_.counters.bytes_reduced.add(static_cast<uint64_t>(description.bytes()));
-  Status status = allocate_outputs(*operation, group.size, batch.set->index);
-  if (status.is_ok()) {
-    status = allreduce_gathered(group, context_.buffers, inputs, operation->tensors.front().output,
-                                static_cast<size_t>(tensor.elements()), tensor.dtype,
-                                wire_op(description), result_factor(description, group.size));
-  }
-  hosts_.operations.operation_done(operation, status);
+  const Status status = perseus::run_gathered(batch, context_, inputs);
+  hosts_.operations.operation_done(batch.operations.front(), status);
   hosts_.operations.wake_waiters();
 }
 

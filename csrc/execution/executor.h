@@ -56,7 +56,7 @@ class Executor final : ShardObserver {
   void run(const std::shared_ptr<Batch>& batch, std::span<const std::byte> inputs);
   // Returns this rank's input of an operation that needs no shard if all ranks' inputs come with
   // the agreement. Returns an empty span for any other operation.
-  std::span<const std::byte> input_for_agreement(const Operation& operation) const;
+  std::span<const std::byte> input_for_agreement(const Operation& operation);
   // Call before an operation is agreed on. Returns an error if it uses a GPU that it cannot use
   // together with the set's other operations.
   Status check_gpu(ProcessSet& set, const Operation& operation) const;
@@ -114,7 +114,8 @@ class Executor final : ShardObserver {
   Tuner tuner_;
   Admission admission_;
   GpuLaunches launches_;
-  std::vector<ShardRun*> in_turn_;  // shards of the batch being run that take turns
+  std::vector<std::byte> input_for_agreement_;  // unless it is in the operation's memory
+  std::vector<ShardRun*> in_turn_;              // shards of the batch being run that take turns
   bool is_busy_ = false;
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;

@@ -270,8 +270,9 @@ bool Negotiator::is_valid(const Ballot& ballot) const {
       [&](uint32_t id) { all &= id < known_.size() && known_[id].operation != nullptr; });
   const Piggyback& piggyback = ballot.piggyback;
   if (!all || !piggyback.has_inputs()) return all;
-  return ballot.bits.has(piggyback.id()) &&
-         description(piggyback.id()).bytes() == piggyback.bytes();
+  if (!ballot.bits.has(piggyback.id())) return false;
+  const Description& its = description(piggyback.id());
+  return is_uneven(its.kind) || its.bytes() == piggyback.bytes();
 }
 
 void Negotiator::complete_round() {

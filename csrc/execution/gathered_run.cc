@@ -9,12 +9,10 @@
 #include "execution/finite_check.h"
 #include "execution/results.h"
 #include "execution/run_options.h"
+#include "negotiation/piggyback.h"
 
 namespace perseus {
 namespace {
-
-// More would not fit in a ballot.
-constexpr size_t kMostBytes = 4096;
 
 bool is_plain_allreduce(const Description& description, const Settings& settings) {
   return description.reduce_op != ReduceOp::kAdasum && description.prescale == 1.0 &&
@@ -28,7 +26,7 @@ std::span<const std::byte> with_splits(const Operation& operation, size_t bytes,
   const auto splits = std::as_bytes(std::span(operation.splits));
   scratch.assign(splits.begin(), splits.end());
   const auto* data = static_cast<const std::byte*>(operation.tensors.front().input);
-  if (bytes > 0) scratch.insert(scratch.end(), data, data + bytes);
+  scratch.insert(scratch.end(), data, data + bytes);
   return scratch;
 }
 
@@ -119,7 +117,7 @@ std::span<const std::byte> input_for_agreement(const Operation& operation,
   const Description& description = operation.description;
   if (description.device != DeviceKind::kCpu || description.tensors.size() != 1) return {};
   const auto bytes = static_cast<size_t>(description.bytes());
-  if (bytes > kMostBytes) return {};
+  if (!Piggyback::fits(1, bytes)) return {};
   const std::span<const std::byte> input(
       static_cast<const std::byte*>(operation.tensors.front().input), bytes);
   switch (description.kind) {

@@ -19,7 +19,12 @@ def __getattr__(name: str) -> Any:
         return perseus.run
     # Reading the metadata of the installed package takes longer than everything else here.
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("perseus-train")
+        try:
+            return version("perseus-train")
+        except PackageNotFoundError:  # it is used from a folder in PYTHONPATH
+            import perseus_core
+
+            return perseus_core.__version__
     raise AttributeError(f"module 'perseus' has no attribute '{name}'")

@@ -36,6 +36,7 @@ from perseus_core.observe import (
     core_distance,
     counters,
     gpu_support,
+    library_version,
     settings,
     start_timeline,
     stop_timeline,
@@ -74,6 +75,8 @@ from perseus_core.process import (
     shutdown,
     size,
 )
+
+__version__ = library_version()
 
 __all__ = [
     "WORLD",

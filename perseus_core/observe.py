@@ -16,6 +16,7 @@ __all__ = [
     "counters",
     "extension_path",
     "gpu_support",
+    "library_version",
     "settings",
     "start_timeline",
     "stop_timeline",
@@ -78,6 +79,12 @@ def check_environment(environment: Mapping[str, str]) -> None:
     # The values of other variables may not be text.
     entries = [f"{name}={value}".encode(errors="replace") for name, value in environment.items()]
     _engine.check_environment(entries)
+
+
+def library_version() -> str:
+    """Returns the version as which the engine's library was built, such as "0.1.0"."""
+    number = _engine.version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def check_build() -> dict[str, str]:

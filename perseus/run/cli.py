@@ -188,4 +188,6 @@ def check_build() -> int:
 
 
 def version() -> str:
-    return importlib.metadata.version("perseus-train")
+    import perseus_core
+
+    return perseus_core.__version__

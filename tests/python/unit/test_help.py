@@ -13,9 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 from conftest import skip_or_fail
 
+import perseus
 import perseus_core
 from perseus.run.completion import SHELLS, completion_script
 from perseus.run.options import EXAMPLES, make_parser
@@ -232,3 +234,18 @@ def test_a_shell_completes(shell: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").touch()
     complete = {"bash": completed_by_bash, "zsh": completed_by_zsh, "fish": completed_by_fish}
     assert complete[shell](line, tmp_path) == COMPLETIONS[line]
+
+
+def test_the_version_is_known_where_nothing_is_installed(tmp_path: Path) -> None:
+    """Only folders in PYTHONPATH: this tree, and what Perseus needs."""
+    for name in ("cloudpickle", "numpy", "numpy.libs"):
+        if (found := Path(numpy.__file__).parents[1] / name).exists():
+            (tmp_path / name).symlink_to(found)
+    result = subprocess.run(
+        [sys.executable, "-S", "-m", "perseus.run", "--version"],
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.stdout == f"perseus {perseus.__version__}\n", result.stderr

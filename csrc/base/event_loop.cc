@@ -138,7 +138,11 @@ struct EventLoop::Impl {
 
   using Events = std::array<epoll_event, kEventsPerWait>;
 
+  // The end of a socket means that a process has ended. Its messages in shared memory come first,
+  // and may have come since the pollers ran: so they run again.
   bool dispatch(const Events& events, int count) {
+    if (count <= 0) return false;
+    run_pollers();
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[i].data.u64;
       // The doorbell means that functions were posted or pollers have work. It is edge-triggered,
@@ -148,7 +152,7 @@ struct EventLoop::Impl {
       if (found == watched.end() || found->second.serial != key >> 32) continue;
       found->second.handler->on_ready(events[i].events);
     }
-    return count > 0;
+    return true;
   }
 
   bool run_sockets() {
@@ -186,8 +190,6 @@ struct EventLoop::Impl {
     for (size_t i = 0; i < asked; ++i) {
       if (pollers[i] != nullptr) pollers[i]->awake();
     }
-    // The end of a socket means that a process has ended. Its messages in shared memory come first.
-    run_pollers();
     dispatch(events, count);
     run_timers();
   }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/file_descriptor.h"
 #include "base/task.h"
 
 namespace perseus {
@@ -230,6 +231,48 @@ TEST(EventLoopTest, APollerMayRemoveItselfWhilePolling) {
   loop.run_once(0ms);
   EXPECT_EQ(first.calls, 1);
   EXPECT_EQ(second.calls, 1);
+}
+
+// A process that leaves a message in shared memory and ends, right after one of this loop's looks.
+class LastMessage : public Poller, public FdHandler {
+ public:
+  explicit LastMessage(int polls_before) : polls_before_(polls_before) {}
+
+  bool poll() override {
+    if (has_left_) has_taken = true;
+    if (++polls_ != polls_before_) return true;  // so that the loop does not sleep
+    has_left_ = true;
+    const uint64_t one = 1;
+    EXPECT_EQ(write(socket.get(), &one, sizeof one), ssize_t{sizeof one});
+    return true;
+  }
+  bool prepare_to_sleep() override { return true; }
+  void awake() override {}
+  void on_ready(uint32_t) override {
+    has_ended = true;
+    EXPECT_TRUE(has_taken) << "after " << polls_before_ << " polls";
+  }
+
+  const FileDescriptor socket{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  bool has_taken = false, has_ended = false;
+
+ private:
+  const int polls_before_;
+  int polls_ = 0;
+  bool has_left_ = false;
+};
+
+TEST(EventLoopTest, ThePollersRunBetweenTheEndOfASocketAndItsHandling) {
+  for (int polls = 1; polls <= 20; ++polls) {
+    EventLoop loop;
+    LastMessage last(polls);
+    loop.add_poller(&last);
+    loop.watch(last.socket.get(), EPOLLIN, &last);
+    for (int turn = 0; turn < 100 && !last.has_ended; ++turn) loop.run_once(0ms);
+    EXPECT_TRUE(last.has_ended);
+    loop.unwatch(last.socket.get());
+    loop.remove_poller(&last);
+  }
 }
 
 }  // namespace

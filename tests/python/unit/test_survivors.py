@@ -125,8 +125,9 @@ def test_the_others_go_on_without_a_rank(run_ranks: RunRanks, how: str) -> None:
     result = run_ranks(LAUNCHED, TRAINING, options=("--min-np", "3"), environment=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     assert len(lines(result.stdout, "well, 1 losses")) == 3
-    errors = lines(result.stdout, "at 10:")
-    assert len(errors) == 3
+    # The small allgather of step 9 comes with its agreement, so some may have it and others not.
+    errors = re.findall(r"at (?:9|10): .*", result.stdout)
+    assert len(errors) == 3, result.stdout
     assert all("rank 2 " in line for line in errors)
     news = "rank 2 on host localhost .*; the other 3 go on"
     assert re.search(news, result.stderr)

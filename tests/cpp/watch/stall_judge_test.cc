@@ -29,7 +29,7 @@ struct JudgingRank final : StallJudgeHost, NegotiatorHost {
   std::string name_of(int other) const override { return "rank " + std::to_string(other); }
   std::vector<int> awaited_for_data() const override { return awaited; }
   const Operation* longest_under_way() const override { return under_way.get(); }
-  void end_stalled(const StallVerdict& verdict) override { verdicts.push_back(verdict); }
+  void end_stalled(const StallVerdict& verdict) override;
   void send(int, std::span<const std::byte>) override {}
   void agreed(const Agreement&) override {}
 
@@ -55,6 +55,11 @@ struct JudgingRank final : StallJudgeHost, NegotiatorHost {
   }
   void agree(const std::string& name) {
     sets[0]->pending.extract(operation_key(OperationKind::kAllreduce, name));
+  }
+  void drop_all() {
+    std::vector<std::string> keys;
+    for (const auto& [key, operation] : sets[0]->pending) keys.emplace_back(key);
+    for (const std::string& key : keys) sets[0]->pending.extract(key);
   }
   // The operation was agreed on long ago, and data for it does not come from this rank.
   void await_data(const std::string& name, int from) {
@@ -101,6 +106,12 @@ JudgingRank::JudgingRank(JudgingWorld& world, int rank, int size)
   set->negotiator =
       std::make_unique<Negotiator>(rank, size, set->ranks, 16, std::vector<std::byte>(), *this);
   sets[0] = std::move(set);
+}
+
+// As with engines, a verdict ends everything on all ranks.
+void JudgingRank::end_stalled(const StallVerdict& verdict) {
+  verdicts.push_back(verdict);
+  for (const auto& each : world.ranks) each->drop_all();
 }
 
 void JudgingRank::send_to(int to, std::span<const std::byte> message) {

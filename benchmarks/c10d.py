@@ -132,14 +132,18 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def draw(content: Mapping[str, Any], file: Path) -> None:
-    """Draws the collectives, at the most ranks on one host."""
-    rows = [row for row in content["rows"] if row["hosts"] == 1 and "bytes" in row]
-    most = max((row["ranks"] for row in rows), default=0)
+    """Draws the collectives, at the most ranks on the fewest hosts."""
+    rows = [row for row in content["rows"] if "bytes" in row]
+    hosts = min((row["hosts"] for row in rows), default=1)
+    most = max((row["ranks"] for row in rows if row["hosts"] == hosts), default=0)
+    place = "inside a host" if hosts == 1 else f"over {hosts} hosts"
     charts.lines(
-        charts.panels([row for row in rows if row["ranks"] == most], "work"),
+        charts.panels(
+            [row for row in rows if (row["hosts"], row["ranks"]) == (hosts, most)], "work"
+        ),
         file,
         charts.Words(
-            f"torch.distributed inside a host, {most} ranks", "median time from the call to the end"
+            f"torch.distributed {place}, {most} ranks", "median time from the call to the end"
         ),
         x="bytes",
         scale=charts.DURATION,

@@ -81,7 +81,7 @@ def test_a_chart_that_is_not_of_its_measurements_is_noticed(
 def test_a_result_that_is_not_there_is_an_error_that_names_those_that_are() -> None:
     done = redraw(sys.executable, "latencies")
     assert done.returncode == 2
-    assert "NAME is latencies; it must be one of bandwidth, calls, hosts, latency," in done.stderr
+    assert "NAME is latencies; it must be one of bandwidth, c10d, c10d-hosts, calls," in done.stderr
 
 
 def measured_together() -> dict[str, set[str]]:

@@ -106,7 +106,6 @@ def test_results_that_are_copied_on_a_stream_of_their_own_are_waited_for(
     monkeypatch.setattr(torch.cuda, "stream", within)
     monkeypatch.setattr(c10d_operations._copy_streams, "by_device", {}, raising=False)
     for tensor in (Believed(0), torch.ones(1)):
-        operations = c10d_operations.Operations(lambda _: None, [tensor])
-        operations._finish_with(lambda _: said.append("copied"))
+        c10d_operations.complete([], lambda _: said.append("copied"), [tensor], seconds=1)
     assert said[:4] == ["in the stream", "copied", "out of the stream", "synchronized"]
     assert said[4:] == ["copied"]  # of the tensor in CPU memory

@@ -127,7 +127,8 @@ class Operations:
                 self._wait_for_all(time.monotonic())
 
     def _wait_for_all(self, deadline: float) -> bool:
-        has_ended, self.error = _wait_for_each(self._handles, deadline)
+        has_ended, error = _wait_for_each(self._handles, deadline)
+        self.error = self.error or error  # one of them may not have started
         if has_ended:
             self._end()
         return has_ended

@@ -76,7 +76,7 @@ Status run_alltoall(const Batch& batch, const RunContext& context,
   const size_t bytes = inputs.size() / size;
   const size_t data_at = size * sizeof(int64_t);
 
-  // What each rank sends here: where it begins in the inputs, and its rows.
+  // Each rank's part for this one: where it begins in the inputs, and its rows.
   std::vector<size_t> begins(size);
   operation.received_splits.resize(size);
   std::vector<int64_t> splits(size);

@@ -1,4 +1,4 @@
-// What a program does with the handle of an operation.
+// Calls that take the handle of an operation.
 
 #include "python/handles.h"
 

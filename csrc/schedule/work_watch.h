@@ -14,7 +14,7 @@ namespace perseus {
 
 class WorkWatch {
  public:
-  // Of work that is too small for tuning to make a difference.
+  // The class of work that is too small for tuning to make a difference.
   static constexpr int kSmall = 0;
 
   // Returns the class of work whose largest operation has so many bytes.
@@ -38,7 +38,7 @@ class WorkWatch {
 
   // Since begin() or in this look.
   uint64_t batches_ = 0, bytes_ = 0, largest_ = 0, steps_ = 0;
-  // Of a look; 0 while the tuner learns.
+  // The least for a look; 0 while the tuner learns.
   uint64_t look_batches_ = 0, look_bytes_ = 0;
   int class_ = kSmall;
   std::optional<int> changed_;

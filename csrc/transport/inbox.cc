@@ -16,11 +16,6 @@ Status size_mismatch(uint64_t expected, uint64_t size) {
 
 }  // namespace
 
-bool Inbox::awaits() const {
-  return messages_.size() != 0 &&
-         messages_.any_of([](const IncomingMessage& message) { return message.posted != nullptr; });
-}
-
 bool Inbox::awaits_since(uint32_t turn) const {
   return messages_.size() != 0 && messages_.any_of([turn](const IncomingMessage& message) {
     return message.posted != nullptr && message.posted->turn < turn;

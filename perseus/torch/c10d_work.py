@@ -144,12 +144,12 @@ def start(
     work = PerseusWork(prefix, operations, timeout)
     for index, call in enumerate(submissions):
         callback = engine.LateCallback()
+        left = len(submissions) - index - 1
         try:
             # The operations own the memory.
-            handle = _submit(kind, prefix, process_set, operations, call, callback)
+            handle = _submit(kind, prefix, process_set, operations, call, left, callback)
         except Exception as error:
             operations.error = error
-            refusals.refuse_unnamed(kind, prefix, len(submissions) - index - 1, process_set, error)
             raise
         operations.add(handle, callback)
     return work
@@ -166,14 +166,14 @@ def run(
 ) -> None:
     """Does what start does, and waits; much of what a work needs is not needed then."""
     handles: list[int] = []
-    for index, call in enumerate(submissions):
-        try:
-            handles.append(_submit(kind, prefix, process_set, finish, call, None))
-        except Exception as error:
-            refusals.refuse_unnamed(kind, prefix, len(submissions) - index - 1, process_set, error)
-            for handle in handles:
-                engine.release(handle)
-            raise
+    try:
+        for index, call in enumerate(submissions):
+            left = len(submissions) - index - 1
+            handles.append(_submit(kind, prefix, process_set, finish, call, left))
+    except Exception:
+        for handle in handles:
+            engine.release(handle)
+        raise
     if not complete(handles, finish, result, timeout.total_seconds()):
         raise _is_late(prefix, timeout)
 
@@ -184,16 +184,22 @@ def _submit(
     process_set: int,
     keep: object,
     call: SubmitArguments,
-    callback: engine.LateCallback | None,
+    left: int,
+    callback: engine.LateCallback | None = None,
 ) -> int:
-    return submission.submit(
-        kind,
-        prefix,
-        None,
-        process_set,
-        keep,
-        engine.submit,
-        call.tensors,
-        **call.options,
-        callback=callback,
-    )
+    """Submits one of several operations; if that fails, the `left` ones after it fail, too."""
+    try:
+        return submission.submit(
+            kind,
+            prefix,
+            None,
+            process_set,
+            keep,
+            engine.submit,
+            call.tensors,
+            **call.options,
+            callback=callback,
+        )
+    except Exception as error:
+        refusals.refuse_unnamed(kind, prefix, left, process_set, error)
+        raise

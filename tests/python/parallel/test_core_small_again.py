@@ -55,7 +55,7 @@ def test_allgather_of_rows_that_differ_between_ranks_in_some_steps(count: int, d
 def test_alltoall(count: int, dtype: type, is_even: bool) -> None:
     size, rank = core.size(), core.rank()
     for step in range(STEPS):
-        # What rank i sends to rank j has so many rows; each rank sends as many in all.
+        # Rank i sends rank j so many rows; each rank sends as many in all.
         rows = [[1 if is_even else (i + j + step) % size for j in range(size)] for i in range(size)]
         sent = [
             values(i, step, sum(rows[i]) * count, dtype).reshape(-1, count) for i in range(size)

@@ -81,9 +81,10 @@ def _ip(*arguments: str) -> None:
 
 
 def _listening(interface: str) -> socket.socket:
-    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_EVERY_PROTOCOL))
+    # Without a protocol it hears nothing; with one, it would hear all interfaces until it is bound.
+    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
-    tap.bind((interface, 0))
+    tap.bind((interface, _EVERY_PROTOCOL))
     index = socket.if_nametoindex(interface)
     promiscuous = struct.pack("iHH8s", index, 1, 0, b"")
     tap.setsockopt(263, 1, promiscuous)  # SOL_PACKET, PACKET_ADD_MEMBERSHIP

@@ -27,10 +27,10 @@ class Agreements::Host final : public NegotiatorHost {
   }
   void agreed(const Agreement& agreement) override { owner_.on_agreement(set_, agreement); }
   uint64_t time() const override { return owner_.time_; }
-  std::span<const std::byte> input(const std::string& key) override {
+  Attachment attachment(const std::string& key) override {
     const auto found = set_.pending.find(key);
     if (found == set_.pending.end()) return {};
-    return owner_.wiring_.executor.input_for_agreement(*found->second);
+    return owner_.wiring_.executor.attachment(*found->second, set_.group.size);
   }
 
  private:
@@ -193,6 +193,7 @@ void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
     batch->set = set.shared_from_this();
     batch->round = agreement.round;
     batch->is_joined = !agreement.joined.empty();
+    batch->take_sizes(agreement.sizes);
     executor.run(batch, agreement.inputs);
   }
   executor.settle_launches(set, agreement);

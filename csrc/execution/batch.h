@@ -2,8 +2,10 @@
 // engine that they use. Engine thread.
 #pragma once
 
+#include <algorithm>
 #include <coroutine>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,11 +34,19 @@ struct Batch {
   std::vector<OperationPtr> operations;
   bool is_joined = false;  // some rank has joined, and takes part without having submitted
   Plan plan;
+  // The sizes of all ranks' inputs, if they have come with the agreement: see Agreement::sizes.
+  std::vector<int64_t> sizes;
   int64_t step = 0;  // the training step, where steps are counted
+
+  void take_sizes(std::span<const std::byte> bytes) {
+    sizes.resize(bytes.size() / sizeof(int64_t));
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(sizes)).begin());
+  }
 
   void recycle() {
     set.reset();
     step = 0;
+    sizes.clear();
     agreed.clear();
     operations.clear();
   }

@@ -13,6 +13,7 @@
 #include "execution/results.h"
 #include "execution/run_options.h"
 #include "execution/shard_run.h"
+#include "execution/size_exchange.h"
 #include "execution/trace.h"
 #include "observe/log.h"
 #include "transport/mesh.h"
@@ -241,8 +242,10 @@ void Executor::run(const std::shared_ptr<Batch>& batch, std::span<const std::byt
   pump();
 }
 
-std::span<const std::byte> Executor::input_for_agreement(const Operation& operation) {
-  return perseus::input_for_agreement(operation, context_, input_for_agreement_);
+Attachment Executor::attachment(const Operation& operation, int size) {
+  const auto input = input_for_agreement(operation, context_, attachment_);
+  if (Piggyback::fits(size, input.size())) return {Attachment::Kind::kInput, input};
+  return {Attachment::Kind::kSizes, sizes_for_agreement(operation, attachment_)};
 }
 
 void Executor::run_gathered(const Batch& batch, std::span<const std::byte> inputs) {

@@ -9,6 +9,7 @@
 #include "base/recycler.h"
 #include "execution/batch.h"
 #include "execution/gpu/gpu_launches.h"
+#include "negotiation/piggyback.h"
 #include "schedule/admission.h"
 #include "schedule/tuner.h"
 #include "schedule/tuning_log.h"
@@ -54,9 +55,11 @@ class Executor final : ShardObserver {
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
   // inputs: see Agreement.
   void run(const std::shared_ptr<Batch>& batch, std::span<const std::byte> inputs);
-  // Returns this rank's input of an operation that needs no shard if all ranks' inputs come with
-  // the agreement. Returns an empty span for any other operation.
-  std::span<const std::byte> input_for_agreement(const Operation& operation);
+  // Returns what this rank's ballot should take along for an operation of a set of this size: its
+  // input, if no shard is needed once all ranks' inputs have come with the agreement; or the sizes
+  // of the input, if ranks would have to swap those first. Returns an empty attachment for any
+  // other operation.
+  Attachment attachment(const Operation& operation, int size);
   // Call before an operation is agreed on. Returns an error if it uses a GPU that it cannot use
   // together with the set's other operations.
   Status check_gpu(ProcessSet& set, const Operation& operation) const;
@@ -114,8 +117,8 @@ class Executor final : ShardObserver {
   Tuner tuner_;
   Admission admission_;
   GpuLaunches launches_;
-  std::vector<std::byte> input_for_agreement_;  // unless it is in the operation's memory
-  std::vector<ShardRun*> in_turn_;              // shards of the batch being run that take turns
+  std::vector<std::byte> attachment_;  // unless it is in the operation's memory
+  std::vector<ShardRun*> in_turn_;     // shards of the batch being run that take turns
   bool is_busy_ = false;
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;

@@ -62,8 +62,28 @@ Status forged(const ShardRun& run, int index) {
 
 }  // namespace
 
+std::span<const std::byte> sizes_for_agreement(const Operation& operation,
+                                               std::vector<std::byte>& scratch) {
+  const Description& description = operation.description;
+  if (description.kind == OperationKind::kAlltoall) {
+    return std::as_bytes(std::span(operation.splits));
+  }
+  if (description.kind != OperationKind::kAllgather) return {};
+  scratch.clear();
+  for (const TensorDescription& tensor : description.tensors) {
+    const std::array<int64_t, 1> rows = {tensor.shape.front()};
+    const auto bytes = std::as_bytes(std::span(rows));
+    scratch.insert(scratch.end(), bytes.begin(), bytes.end());
+  }
+  return scratch;
+}
+
 Task exchange_row_counts(ShardRun& run, RunContext context, std::span<int64_t> rows) {
   const Group& group = run.batch->set->group;
+  if (const std::vector<int64_t>& known = run.batch->sizes; !known.empty()) {
+    std::ranges::copy(known, rows.begin());
+    co_return Status::ok();
+  }
   const WorldKey* key = context.world_key;
   const Operation* operation = own_operation(run);
   const size_t tensors = run.description().tensors.size();
@@ -93,6 +113,13 @@ Task exchange_splits(ShardRun& run, RunContext context, std::span<int64_t> send_
   const WorldKey* key = context.world_key;
   const Operation* operation = own_operation(run);
   const size_t size = send_rows.size();
+  if (const std::vector<int64_t>& known = run.batch->sizes; !known.empty()) {
+    for (size_t r = 0; r < size; ++r) {
+      send_rows[r] = known[group.index * size + r];
+      receive_rows[r] = known[r * size + group.index];
+    }
+    co_return Status::ok();
+  }
   const size_t words = 1 + (key != nullptr ? kTagWords : 0);
   ScratchArray<int64_t> sent(context.buffers, words * size, 0);
   ScratchArray<int64_t> received(context.buffers, words * size, 0);

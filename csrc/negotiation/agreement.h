@@ -54,6 +54,8 @@ struct Agreement {
   // If a single operation is ready and every rank sent its input along: the inputs, by index. Else
   // empty.
   std::span<const std::byte> inputs;
+  // The same, if every rank sent the sizes of its input along: see Attachment.
+  std::span<const std::byte> sizes;
   std::vector<Failure> failures;
   std::vector<Overdue> overdue;  // a rank has waited long for these, and not all have them ready
   int32_t trial = -1;            // the tuner's trial that every rank has measured, or -1

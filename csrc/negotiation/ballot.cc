@@ -83,7 +83,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
 }
 
 void Ballot::write(ByteWriter& writer) const {
-  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.has_inputs() ? kHasPiggyback : 0));
+  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.empty() ? 0 : kHasPiggyback));
   writer.put(last_join_round);
   writer.put(last_join_rank);
   write_ranks(writer, joined);
@@ -94,7 +94,7 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put(slowest);
   bits.write(writer);
   records.write(writer);
-  if (piggyback.has_inputs()) piggyback.write(writer);
+  if (!piggyback.empty()) piggyback.write(writer);
 }
 
 bool Ballot::read(ByteReader& reader) {

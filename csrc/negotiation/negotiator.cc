@@ -195,16 +195,18 @@ void Negotiator::begin_round() {
     if (!to_describe_.empty()) {
       describe();
     } else if (pending_bit_count_ == 1) {
-      attach_input();
+      attach();
     }
   }
   if (hops_ > 0) send_hop();
 }
 
-void Negotiator::attach_input() {
+void Negotiator::attach() {
   pending_bits_.for_each([&](uint32_t id) {
-    const auto input = host_.input(known_[id].operation->key);
-    if (Piggyback::fits(size_, input.size())) ballot_.piggyback.set(id, index_, input);
+    const Attachment attachment = host_.attachment(known_[id].operation->key);
+    if (Piggyback::fits(size_, attachment.bytes.size())) {
+      ballot_.piggyback.set(id, index_, attachment);
+    }
   });
 }
 
@@ -269,10 +271,18 @@ bool Negotiator::is_valid(const Ballot& ballot) const {
   ballot.bits.for_each(
       [&](uint32_t id) { all &= id < known_.size() && known_[id].operation != nullptr; });
   const Piggyback& piggyback = ballot.piggyback;
-  if (!all || !piggyback.has_inputs()) return all;
-  if (!ballot.bits.has(piggyback.id())) return false;
+  if (!all || piggyback.empty()) return all;
+  return ballot.bits.has(piggyback.id()) && is_valid(piggyback);
+}
+
+bool Negotiator::is_valid(const Piggyback& piggyback) const {
   const Description& its = description(piggyback.id());
-  return is_uneven(its.kind) || its.bytes() == piggyback.bytes();
+  if (piggyback.kind() == Attachment::Kind::kInput) {
+    return is_uneven(its.kind) || its.bytes() == piggyback.bytes();
+  }
+  const bool is_gathered = its.kind == OperationKind::kAllgather;
+  const size_t sizes = is_gathered ? its.tensors.size() : static_cast<size_t>(size_);
+  return is_uneven(its.kind) && piggyback.bytes() == sizes * sizeof(int64_t);
 }
 
 void Negotiator::complete_round() {
@@ -298,7 +308,10 @@ void Negotiator::complete_round() {
       return std::tie(b.priority, a.id) < std::tie(a.priority, b.id);
     });
     for (const auto& ready : agreement_.ready) take_pending(ready.id, ready.key());
-    if (ballot_.piggyback.is_of_all(size_)) agreement_.inputs = ballot_.piggyback.inputs();
+    if (const Piggyback& piggyback = ballot_.piggyback; piggyback.is_of_all(size_)) {
+      const bool is_input = piggyback.kind() == Attachment::Kind::kInput;
+      (is_input ? agreement_.inputs : agreement_.sizes) = piggyback.attachments();
+    }
     for (auto& failure : agreement_.failures) failure.is_refused_here = conclude(failure.key);
     if (can_join()) has_news_ = true;
     forget_unused();

@@ -38,9 +38,10 @@ class NegotiatorHost {
   // Sends to the rank with this index in the set. Messages to one rank must arrive in order.
   virtual void send(int to_index, std::span<const std::byte> message) = 0;
   virtual void agreed(const Agreement& agreement) = 0;
-  // Returns this rank's input of a pending operation if each rank could compute the result from all
-  // ranks' inputs, and these have the same size. Otherwise returns an empty span.
-  virtual std::span<const std::byte> input([[maybe_unused]] const std::string& key) { return {}; }
+  // Returns what this rank's ballot should take along for a pending operation, an empty one if
+  // nothing. Only if all ranks' attachments are of one kind and size do they come with the
+  // agreement.
+  virtual Attachment attachment([[maybe_unused]] const std::string& key) { return {}; }
   // The latest Agreement::time of this rank, in any set. A host with one set need not keep it.
   virtual uint64_t time() const { return 0; }
   virtual ~NegotiatorHost() = default;
@@ -164,11 +165,13 @@ class Negotiator final : private KnownOperations {
   void begin_round();
   // Adds records for everything pending that a bit cannot express.
   void describe();
-  // Adds the input of the only pending operation to the ballot, if it is small enough.
-  void attach_input();
+  // Adds the attachment of the only pending operation to the ballot, if it is small enough.
+  void attach();
   void send_hop();
   void run_hops();
   bool is_valid(const Ballot& ballot) const;
+  // For a piggyback of an operation that is known here.
+  bool is_valid(const Piggyback& piggyback) const;
   void note_offers(const Ballot& ballot);
   void drop_agreed_offers();
   void complete_round();

@@ -86,7 +86,7 @@ TEST_P(ExecutorTest, InputsThatCameWithTheAgreementNeedNoMessage) {
     ExecutorRank mine(rank, test_settings());
     std::vector<float> values(3, static_cast<float>(rank.rank + 1));
     const OperationPtr operation = mine.allreduce("small", values);
-    const auto input = mine.executor.input_for_agreement(*operation);
+    const auto input = mine.executor.attachment(*operation, rank.size).bytes;
     EXPECT_EQ(input.size(), 3 * sizeof(float));
     std::vector<float> all;
     double sum = 0;

@@ -76,12 +76,16 @@ TEST_P(RunsTest, AnAllgatherHasTheRowsOfAllRanksThoughTheirNumbersDiffer) {
 }
 
 // Moves a row of each rank to every other. This rank's executor has this key of its world.
-Task move_rows(OperationKind kind, RankContext& rank, const WorldKey& key, Status& ended) {
+Task move_rows(OperationKind kind, RankContext& rank, const WorldKey& key, Status& ended,
+               const std::vector<int64_t>& sizes = {}) {
   ExecutorRank mine(rank, test_settings({}), &key);
   const std::vector<float> values(rank.size, 1.0f);
   const auto operation = mine.operation(kind, "x", values, {rank.size});
   operation->splits.assign(rank.size, 1);
-  Task task = mine.run({operation});
+  const auto batch = mine.batch_of({operation});
+  batch->take_sizes(std::as_bytes(std::span(sizes)));
+  mine.executor.run(batch, {});
+  Task task = mine.until_idle();
   const Status status = co_await std::move(task);
   ended = operation->status;
   co_return status;
@@ -115,6 +119,24 @@ TEST_P(RunsTest, NumbersOfRowsOfAnotherWorldAreRefused) {
                                      " was changed on the way"),
                 std::string::npos)
           << ended.message();
+      co_return status;
+    });
+  }
+}
+
+// With keys that do not fit, since a number of rows that is sent would be refused.
+TEST_P(RunsTest, NumbersOfRowsThatCameWithTheAgreementAreNotSentAgain) {
+  for (const OperationKind kind : {OperationKind::kAllgather, OperationKind::kAlltoall}) {
+    run([kind](RankContext& rank, ExecutorRank&) -> Task {
+      const std::vector<std::string> others = {std::to_string(rank.rank)};
+      const WorldKey key("secret", others);
+      const bool is_gathered = kind == OperationKind::kAllgather;
+      const std::vector<int64_t> sizes(is_gathered ? rank.size : rank.size * rank.size,
+                                       is_gathered ? rank.size : 1);
+      Status ended;
+      Task task = move_rows(kind, rank, key, ended, sizes);
+      const Status status = co_await std::move(task);
+      EXPECT_TRUE(ended.is_ok()) << ended.message();
       co_return status;
     });
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -30,13 +31,22 @@ class Cluster {
   const Traffic& traffic(int rank) const { return members_[rank]->traffic; }
   // From now on every operation has an input of `bytes` bytes: input(rank, bytes).
   void give_inputs(size_t bytes) { input_bytes_ = bytes; }
+  // From now on ballots take along sizes, which are input(rank, bytes), on these ranks.
+  void give_sizes(size_t bytes, std::function<bool(int rank)> where) {
+    input_bytes_ = bytes;
+    gives_sizes_ = std::move(where);
+  }
   static std::vector<std::byte> input(int rank, size_t bytes) {
     return std::vector(bytes, static_cast<std::byte>(rank + 1));
   }
-  // The inputs that came with each of the rank's agreements.
+  Attachment::Kind kind_of(int rank) const {
+    return gives_sizes_(rank) ? Attachment::Kind::kSizes : Attachment::Kind::kInput;
+  }
+  // The inputs that came with each of the rank's agreements, and the sizes.
   const std::vector<std::vector<std::byte>>& inputs(int rank) const {
     return members_[rank]->inputs;
   }
+  const std::vector<std::vector<std::byte>>& sizes(int rank) const { return members_[rank]->sizes; }
 
   void submit(int rank, const std::string& name, Description description = one_float()) {
     submit_quietly(rank, name, std::move(description));
@@ -113,13 +123,14 @@ class Cluster {
     void agreed(const Agreement& agreement) override {
       agreements.push_back(agreement);
       inputs.emplace_back(agreement.inputs.begin(), agreement.inputs.end());
-      agreements.back().inputs = {};
+      sizes.emplace_back(agreement.sizes.begin(), agreement.sizes.end());
+      agreements.back().inputs = agreements.back().sizes = {};
       time_ = std::max(time_, agreement.time);
     }
     uint64_t time() const override { return time_; }
-    std::span<const std::byte> input(const std::string&) override {
+    Attachment attachment(const std::string&) override {
       own_input = Cluster::input(index, cluster.input_bytes_);
-      return own_input;
+      return {cluster.kind_of(index), own_input};
     }
 
     Cluster& cluster;
@@ -127,13 +138,14 @@ class Cluster {
     Negotiator negotiator;
     Traffic traffic;
     std::vector<Agreement> agreements;
-    std::vector<std::vector<std::byte>> inputs;  // by agreement
+    std::vector<std::vector<std::byte>> inputs, sizes;  // by agreement
     std::vector<std::byte> own_input;
     uint64_t time_ = 0;
   };
 
   std::mt19937 random_;
   size_t input_bytes_ = 0;
+  std::function<bool(int rank)> gives_sizes_ = [](int) { return false; };
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> channels_;
   std::vector<std::unique_ptr<Member>> members_;
 };

@@ -514,6 +514,43 @@ TEST_P(AnySize, RanksThatSubmitInDifferentOrdersHaveAllInputsOrNone) {
   }
 }
 
+Description gathered(int64_t rows) {
+  Description description = Cluster::floats({rows});
+  description.kind = OperationKind::kAllgather;
+  return description;
+}
+
+TEST_P(AnySize, SizesOfAllRanksComeWithTheAgreement) {
+  Cluster cluster(GetParam());
+  cluster.give_sizes(sizeof(int64_t), [](int) { return true; });
+  for (int step = 0; step < 2; ++step) {
+    for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "a", gathered(r));
+    cluster.deliver_all();
+  }
+  for (int r = 0; r < cluster.size(); ++r) {
+    ASSERT_EQ(cluster.sizes(r).size(), 2u);
+    EXPECT_TRUE(cluster.sizes(r)[0].empty());
+    EXPECT_EQ(cluster.sizes(r)[1], inputs_of_all(cluster.size(), sizeof(int64_t))) << "rank " << r;
+    EXPECT_TRUE(cluster.inputs(r)[1].empty());
+  }
+}
+
+// Both take eight bytes.
+TEST_P(AnySize, NothingComesIfSomeRanksSendTheirInputAndOthersItsSize) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  Cluster cluster(GetParam());
+  cluster.give_sizes(sizeof(int64_t), [](int rank) { return rank == 1; });
+  for (int step = 0; step < 2; ++step) {
+    for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "a", gathered(2));
+    cluster.deliver_all();
+  }
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_EQ(cluster.ready(r), (Names{"a", "a"})) << "rank " << r;
+    EXPECT_TRUE(cluster.inputs(r)[1].empty());
+    EXPECT_TRUE(cluster.sizes(r)[1].empty());
+  }
+}
+
 TEST(Negotiator, LargeInputsStayBehind) {
   for (const size_t bytes : {size_t{2048}, size_t{2052}}) {
     Cluster cluster(2);
@@ -540,9 +577,25 @@ TEST(Negotiator, InputsOfAnotherSizeThanTheirNameHasAreAnError) {
   for (int r = 0; r < 2; ++r) EXPECT_FALSE(cluster.at(r).failure().is_ok());
 }
 
+TEST(Negotiator, SizesOfAnOperationThatHasNoneOrOthersAreAnError) {
+  const auto fails = [](const Description& description, size_t bytes) {
+    Cluster cluster(2);
+    cluster.give_sizes(bytes, [](int) { return true; });
+    for (int step = 0; step < 2; ++step) {
+      for (int r = 0; r < 2; ++r) cluster.submit(r, "a", description);
+      cluster.deliver_all();
+    }
+    return !cluster.at(0).failure().is_ok() && !cluster.at(1).failure().is_ok();
+  };
+  EXPECT_FALSE(fails(gathered(1), sizeof(int64_t)));
+  EXPECT_TRUE(fails(gathered(1), 2 * sizeof(int64_t)));
+  EXPECT_TRUE(fails(Cluster::floats({2}), sizeof(int64_t)));
+}
+
 TEST(Piggyback, BytesThatAreNoneAreRefused) {
   Piggyback whole;
-  whole.set(3, 5, Cluster::input(5, 8));
+  const std::vector<std::byte> input = Cluster::input(5, 8);
+  whole.set(3, 5, {Attachment::Kind::kInput, input});
   ByteWriter writer;
   whole.write(writer);
   for (size_t size = 0; size <= writer.size(); ++size) {
@@ -550,17 +603,21 @@ TEST(Piggyback, BytesThatAreNoneAreRefused) {
     Piggyback copy;
     EXPECT_EQ(copy.read(reader), size == writer.size()) << size;
   }
-  // Inputs of more bytes than may be sent along, and of none.
-  for (const uint32_t bytes : {0u, 5000u, UINT32_MAX}) {
-    ByteWriter wrong;
-    wrong.put<uint32_t>(3);
-    wrong.put<uint32_t>(bytes);
-    wrong.put<uint64_t>(1);
-    wrong.put_bytes(std::vector<std::byte>(5000).data(), 5000);
-    ByteReader reader(wrong.bytes());
+  // Attachments of more bytes than may be sent along, of none, and of a kind that does not exist.
+  const auto is_read = [](uint8_t kind, uint32_t bytes) {
+    ByteWriter writer;
+    writer.put<uint32_t>(3);
+    writer.put(kind);
+    writer.put(bytes);
+    writer.put<uint64_t>(1);
+    writer.put_bytes(std::vector<std::byte>(5000).data(), 5000);
+    ByteReader reader(writer.bytes());
     Piggyback copy;
-    EXPECT_FALSE(copy.read(reader)) << bytes;
-  }
+    return copy.read(reader);
+  };
+  EXPECT_TRUE(is_read(0, 8));
+  for (const uint32_t bytes : {0u, 5000u, UINT32_MAX}) EXPECT_FALSE(is_read(0, bytes)) << bytes;
+  EXPECT_FALSE(is_read(2, 8));
 }
 
 TEST(Negotiator, MalformedBallotsAreErrors) {

@@ -187,7 +187,7 @@ def test_the_class_and_the_state_of_the_optimizer_are_kept():
         hvd.DistributedOptimizer(optimizer)
 
 
-def test_step_hooks_run_once():
+def test_step_hooks_run_once(step_hooks):
     model = make_model()
     optimizer = hvd.DistributedOptimizer(
         OPTIMIZERS["sgd"](model.parameters()), named_parameters=model.named_parameters()

@@ -274,7 +274,7 @@ def test_clipped_gradients_are_used_at_once():
     assert_equal(train_clipped(True), train_clipped(False))
 
 
-def test_step_hooks_and_closures_are_served_at_once(two_ranks):
+def test_step_hooks_and_closures_are_served_at_once(two_ranks, step_hooks):
     model, optimizer = train(True)
     steps = []
     handle = optimizer.register_step_post_hook(lambda *_: steps.append(1))

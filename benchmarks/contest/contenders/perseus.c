@@ -15,7 +15,8 @@ static int waits;
 /* The handle of the last operation, which owns the result; 0: none. */
 static perseus_handle_t last;
 
-static int submit(perseus_operation_t operation, const perseus_tensor_t* tensor) {
+static int submit(perseus_operation_t operation, const perseus_tensor_t* tensor,
+                  const perseus_memory_t* offered) {
   /* One name for each size, as a training program has. Each kind of operation has its own names. */
   char name[32];
   snprintf(name, sizeof name, "elements%lld", (long long)tensor->shape[0]);
@@ -24,22 +25,28 @@ static int submit(perseus_operation_t operation, const perseus_tensor_t* tensor)
                                      .tensors = tensor,
                                      .reduce_op = PERSEUS_SUM,
                                      .prescale = 1,
-                                     .postscale = 1};
+                                     .postscale = 1,
+                                     .offered = offered};
   if (last != 0) perseus_release(last);
   last = 0;
   return perseus_register(PERSEUS_WORLD, operation, name, &submission.id) == PERSEUS_OK &&
          perseus_submit(&submission, &last) == PERSEUS_OK && perseus_wait(last, -1) == PERSEUS_OK;
 }
 
-static const float* run(perseus_operation_t operation, float* input, float* output,
-                        size_t elements) {
+static const float* run_into(perseus_operation_t operation, float* input, float* output,
+                             const perseus_memory_t* offered, size_t elements) {
   const int64_t shape = (int64_t)elements;
   const perseus_tensor_t tensor = {input, output, &shape, 1, PERSEUS_FLOAT32};
   perseus_result_t result = {.struct_size = sizeof result};
-  if (!submit(operation, &tensor) || perseus_result(last, 0, &result) != PERSEUS_OK) {
+  if (!submit(operation, &tensor, offered) || perseus_result(last, 0, &result) != PERSEUS_OK) {
     return contender_failed(perseus_last_error());
   }
   return result.data;
+}
+
+static const float* run(perseus_operation_t operation, float* input, float* output,
+                        size_t elements) {
+  return run_into(operation, input, output, NULL, elements);
 }
 
 static const float* allreduce(float* input, float* output, size_t elements) {
@@ -52,13 +59,13 @@ static const float* broadcast(float* input, float* output, size_t elements) {
 }
 
 static const float* allgather(float* input, float* output, size_t elements) {
-  (void)output; /* Perseus allocates: ranks may give different numbers of rows */
-  return run(PERSEUS_ALLGATHER, input, NULL, elements);
+  const size_t bytes = elements * (size_t)perseus_size() * sizeof *output;
+  return run_into(PERSEUS_ALLGATHER, input, NULL, &(perseus_memory_t){output, bytes}, elements);
 }
 
 static const float* alltoall(float* input, float* output, size_t elements) {
-  (void)output;
-  return run(PERSEUS_ALLTOALL, input, NULL, elements);
+  const size_t bytes = elements * sizeof *output;
+  return run_into(PERSEUS_ALLTOALL, input, NULL, &(perseus_memory_t){output, bytes}, elements);
 }
 
 static const float* reducescatter(float* input, float* output, size_t elements) {

@@ -36,6 +36,13 @@ OF_TABLE = (2, 13)
 _OWN_ONLY = "ProcessGroup._has_hooks: none"
 
 
+#: In an older PyTorch, Gloo waits for these until the time-out, and its world is of no use then.
+HANG_IN_OLDER = (
+    "ProcessGroup.gather: a tensor to a root",
+    "ProcessGroup.scatter: a list from a root",
+)
+
+
 def version() -> tuple[int, ...]:
     return tuple(map(int, torch.__version__.split(".")[:2]))
 

@@ -192,22 +192,23 @@ void Negotiator::begin_round() {
     ballot_.trial = trial_;
     ballot_.slowest = result_;
     ballot_.bits = pending_bits_;
-    if (!to_describe_.empty()) {
-      describe();
-    } else if (pending_bit_count_ == 1) {
-      attach();
-    }
+    if (!to_describe_.empty()) describe();
+    if (pending_count() == 1) attach();
   }
   if (hops_ > 0) send_hop();
 }
 
 void Negotiator::attach() {
-  pending_bits_.for_each([&](uint32_t id) {
-    const Attachment attachment = host_.attachment(known_[id].operation->key);
+  const auto attach_to = [&](uint32_t id, const std::string& key) {
+    const Attachment attachment = host_.attachment(key);
     if (Piggyback::fits(size_, attachment.bytes.size())) {
       ballot_.piggyback.set(id, index_, attachment);
     }
-  });
+  };
+  pending_bits_.for_each([&](uint32_t id) { attach_to(id, known_[id].operation->key); });
+  for (const auto& [key, pending] : to_describe_) {
+    if (!pending.refusal) attach_to(kNoId, key);
+  }
 }
 
 void Negotiator::describe() {
@@ -272,11 +273,11 @@ bool Negotiator::is_valid(const Ballot& ballot) const {
       [&](uint32_t id) { all &= id < known_.size() && known_[id].operation != nullptr; });
   const Piggyback& piggyback = ballot.piggyback;
   if (!all || piggyback.empty()) return all;
-  return ballot.bits.has(piggyback.id()) && is_valid(piggyback);
+  if (piggyback.id() == kNoId) return !ballot.records.empty();
+  return ballot.bits.has(piggyback.id()) && fits(piggyback, description(piggyback.id()));
 }
 
-bool Negotiator::is_valid(const Piggyback& piggyback) const {
-  const Description& its = description(piggyback.id());
+bool Negotiator::fits(const Piggyback& piggyback, const Description& its) const {
   if (piggyback.kind() == Attachment::Kind::kInput) {
     return is_uneven(its.kind) || its.bytes() == piggyback.bytes();
   }
@@ -308,16 +309,22 @@ void Negotiator::complete_round() {
       return std::tie(b.priority, a.id) < std::tie(a.priority, b.id);
     });
     for (const auto& ready : agreement_.ready) take_pending(ready.id, ready.key());
-    if (const Piggyback& piggyback = ballot_.piggyback; piggyback.is_of_all(size_)) {
-      const bool is_input = piggyback.kind() == Attachment::Kind::kInput;
-      (is_input ? agreement_.inputs : agreement_.sizes) = piggyback.attachments();
-    }
+    hand_on_attachments();
     for (auto& failure : agreement_.failures) failure.is_refused_here = conclude(failure.key);
     if (can_join()) has_news_ = true;
     forget_unused();
   }
   if (!offers_.empty()) drop_agreed_offers();
   host_.agreed(agreement_);
+}
+
+// Each rank's ballot named one operation. So if one is ready, all of them named that.
+void Negotiator::hand_on_attachments() {
+  const Piggyback& piggyback = ballot_.piggyback;
+  if (!piggyback.is_of_all(size_) || agreement_.ready.size() != 1) return;
+  if (!fits(piggyback, agreement_.ready.front().description())) return;
+  const bool is_input = piggyback.kind() == Attachment::Kind::kInput;
+  (is_input ? agreement_.inputs : agreement_.sizes) = piggyback.attachments();
 }
 
 uint32_t Negotiator::learn(const std::string& key, const Description& description) {

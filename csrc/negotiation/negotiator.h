@@ -167,11 +167,12 @@ class Negotiator final : private KnownOperations {
   void describe();
   // Adds the attachment of the only pending operation to the ballot, if it is small enough.
   void attach();
+  void hand_on_attachments();
   void send_hop();
   void run_hops();
   bool is_valid(const Ballot& ballot) const;
-  // For a piggyback of an operation that is known here.
-  bool is_valid(const Piggyback& piggyback) const;
+  // Returns whether an operation of this description can have these attachments.
+  bool fits(const Piggyback& piggyback, const Description& its) const;
   void note_offers(const Ballot& ballot);
   void drop_agreed_offers();
   void complete_round();

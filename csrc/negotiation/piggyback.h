@@ -37,6 +37,7 @@ class Piggyback {
   }
 
   bool empty() const { return bytes_ == 0; }
+  // The operation's id, or kNoId if a record of the ballot describes it.
   uint32_t id() const { return id_; }
   Attachment::Kind kind() const { return kind_; }
   // The size of each rank's attachment.

@@ -430,7 +430,7 @@ std::vector<std::byte> inputs_of_all(int size, size_t bytes) {
   return all;
 }
 
-TEST_P(AnySize, SmallInputsOfAKnownNameComeWithItsAgreement) {
+TEST_P(AnySize, SmallInputsComeWithTheAgreementAlsoOnFirstSight) {
   Cluster cluster(GetParam());
   cluster.give_inputs(sizeof(float));
   const auto submit_everywhere = [&] {
@@ -441,8 +441,48 @@ TEST_P(AnySize, SmallInputsOfAKnownNameComeWithItsAgreement) {
   EXPECT_EQ(submit_everywhere(), messages);
   for (int r = 0; r < cluster.size(); ++r) {
     ASSERT_EQ(cluster.inputs(r).size(), 2u);
-    EXPECT_TRUE(cluster.inputs(r)[0].empty());
-    EXPECT_EQ(cluster.inputs(r)[1], inputs_of_all(cluster.size(), sizeof(float))) << "rank " << r;
+    for (const auto& inputs : cluster.inputs(r)) {
+      EXPECT_EQ(inputs, inputs_of_all(cluster.size(), sizeof(float))) << "rank " << r;
+    }
+  }
+}
+
+// Every rank's ballot has one record, of a name of its own.
+TEST_P(AnySize, NoInputsComeWhereRanksNameDifferentNewOperations) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  Cluster cluster(GetParam());
+  cluster.give_inputs(sizeof(float));
+  for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "of " + std::to_string(r));
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_TRUE(cluster.ready(r).empty());
+    for (const auto& inputs : cluster.inputs(r)) EXPECT_TRUE(inputs.empty());
+  }
+  for (int r = 0; r < cluster.size(); ++r) {
+    for (int other = 0; other < cluster.size(); ++other) {
+      if (other != r) cluster.submit_quietly(r, "of " + std::to_string(other));
+    }
+    cluster.at(r).advance();
+  }
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_EQ(cluster.ready(r).size(), static_cast<size_t>(cluster.size()));
+    EXPECT_EQ(cluster.inputs(r), cluster.inputs(0));
+    for (const auto& inputs : cluster.inputs(r)) EXPECT_TRUE(inputs.empty());
+  }
+}
+
+TEST_P(AnySize, NoInputsComeWhereRanksDescribeANewOperationDifferently) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  Cluster cluster(GetParam());
+  cluster.give_inputs(sizeof(float));
+  for (int r = 0; r < cluster.size(); ++r) {
+    cluster.submit(r, "a", Cluster::floats(r == 0 ? Shape{1, 1} : Shape{1}));
+  }
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_EQ(cluster.failures(r).size(), 1u);
+    for (const auto& inputs : cluster.inputs(r)) EXPECT_TRUE(inputs.empty());
   }
 }
 
@@ -529,8 +569,9 @@ TEST_P(AnySize, SizesOfAllRanksComeWithTheAgreement) {
   }
   for (int r = 0; r < cluster.size(); ++r) {
     ASSERT_EQ(cluster.sizes(r).size(), 2u);
-    EXPECT_TRUE(cluster.sizes(r)[0].empty());
-    EXPECT_EQ(cluster.sizes(r)[1], inputs_of_all(cluster.size(), sizeof(int64_t))) << "rank " << r;
+    for (const auto& sizes : cluster.sizes(r)) {
+      EXPECT_EQ(sizes, inputs_of_all(cluster.size(), sizeof(int64_t))) << "rank " << r;
+    }
     EXPECT_TRUE(cluster.inputs(r)[1].empty());
   }
 }

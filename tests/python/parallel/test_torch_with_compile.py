@@ -1,8 +1,4 @@
-"""torch.compile: of models, and of functions that call collectives.
-
-The last of the files about PyTorch: once anything was compiled, PyTorch 2.1 runs no more hooks of
-any optimizer's step.
-"""
+"""torch.compile: of models, and of functions that call collectives."""
 
 from __future__ import annotations
 
@@ -99,6 +95,9 @@ def test_a_gradient_through_a_collective_in_a_compiled_function():
     torch.testing.assert_close(x.grad, torch.full_like(x, 6.0 * hvd.size()))
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.1."), reason="PyTorch 2.1 cannot compile a step of its own SGD"
+)
 def test_a_whole_step():
     run = Run(Parts())
 

@@ -1,7 +1,7 @@
 """Large collectives of Perseus and its peers, in turns, beside the limit of memory.
 
 python benchmarks/bandwidth.py [--ranks 2 3 4] [--sizes 64K 1M 64M] [--works allreduce ...]
-                               [--quick] [--json FILE] [--plot FILE]
+                               [--distance far] [--quick] [--json FILE] [--plot FILE]
 
 Sizes are each rank's input, in float32. An iteration counts as long as its slowest rank takes. Two
 limits are measured in all ranks at once: a copy of each rank's buffer, and the fastest of several
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contest import charts, ending, report
+from contest import charts, core_distance, ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN, LIMITS
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument(
         "--contenders", nargs="+", action=Different, choices=list(KNOWN), default=CONTENDERS
     )
+    core_distance.add_argument(parser)
     report.add_arguments(parser)
     args = parser.parse_args()
     shared_out = {"alltoall", "reducescatter"} & set(args.works)
@@ -96,7 +97,7 @@ def main() -> None:
             for work in args.works
             for size in args.sizes or default_sizes(work, args.quick)
         ]
-        with Conductor(args.contenders, ranks) as contest:
+        with Conductor(args.contenders, ranks, distance=args.distance) as contest:
             for case in progress(cases, f"bandwidth, {ranks} ranks"):
                 # Only for an allreduce is the least amount of reading and writing known.
                 only = [

@@ -1,6 +1,7 @@
 """Single calls from C: Perseus, and MPI_Iallreduce of Open MPI and MPICH, in turns.
 
-python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--quick] [--json FILE] [--plot FILE]
+python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--distance far]
+                           [--quick] [--json FILE] [--plot FILE]
 
 It answers three questions: how long a call keeps its caller (`handed over`); how long it takes from
 the call until one allreduce is done (`done`); and the same for 64 that are under way at once, until
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contest import charts, ending, report
+from contest import charts, core_distance, ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN, variant
@@ -61,12 +62,13 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=float32_bytes, nargs="+", action=Different, help="bytes of each"
     )
+    core_distance.add_argument(parser)
     report.add_arguments(parser)
     args = parser.parse_args()
     turns, seconds = (2, 0.1) if args.quick else (7, 0.3)
     calls = report.Report("calls", file=args.json)
     for ranks in args.ranks:
-        with Conductor(CONTENDERS, ranks) as contest:
+        with Conductor(CONTENDERS, ranks, distance=args.distance) as contest:
             cases = [
                 (size, work)
                 for size in args.sizes or (QUICK_SIZES if args.quick else SIZES)

@@ -1,6 +1,7 @@
 """Small allreduces, from the call to the result: Perseus and its peers, in turns.
 
-python benchmarks/latency.py [--ranks 2] [--sizes 4 1K 64K] [--quick] [--json FILE] [--plot FILE]
+python benchmarks/latency.py [--ranks 2] [--sizes 4 1K 64K] [--distance far]
+                             [--quick] [--json FILE] [--plot FILE]
 
 An iteration counts as long as its slowest rank takes. Ratios are to Perseus through
 `hvd.allreduce`. It also reports the CPU time that each contender uses while idle.
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contest import charts, ending, report
+from contest import charts, core_distance, ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN, LIMITS
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument(
         "--contenders", nargs="+", action=Different, choices=CONTENDERS, default=CONTENDERS
     )
+    core_distance.add_argument(parser)
     report.add_arguments(parser)
     args = parser.parse_args()
     turns, seconds = (2, 0.1) if args.quick else (7, 0.4)
@@ -57,7 +59,7 @@ def main() -> None:
     idle = latency.section("idle", cpu_text)
     print("allreduce, median, p10 .. p90, ratio to the first", flush=True)
     for ranks in args.ranks:
-        with Conductor(args.contenders, ranks) as contest:
+        with Conductor(args.contenders, ranks, distance=args.distance) as contest:
             sizes = args.sizes or (QUICK_SIZES if args.quick else SIZES)
             for size in progress(sizes, f"latency, {ranks} ranks"):
                 case = {"bytes": size, "ranks": ranks}

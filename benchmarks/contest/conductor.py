@@ -57,7 +57,8 @@ class Conductor:
 
     contenders: names from launch.KNOWN, or Contenders (such as variants of those); labels must
     differ. ranks: how many each contender has. hosts: where they run, in blocks; this host by
-    default. time_out: seconds allowed for one turn, or for the start of a contender.
+    default. time_out: seconds allowed for one turn, or for the start of a contender. distance:
+    "near" or "far", if cases are to be measured in that state of the processors.
 
     A contender that cannot start, dies, or does not answer in time drops out: `absent` gives its
     reason, as do the Times of every later measurement. Only the main thread may use this class.
@@ -69,6 +70,7 @@ class Conductor:
         ranks: int,
         hosts: Sequence[Host] | None = None,
         time_out: float = 60.0,
+        distance: str | None = None,
     ) -> None:
         listed = [KNOWN[one] if isinstance(one, str) else one for one in contenders]
         self.contenders = {contender.label: contender for contender in listed}
@@ -77,6 +79,7 @@ class Conductor:
         self.ranks = ranks
         self.hosts = list(hosts or [Host()])
         self.time_out = time_out
+        self._distance = core_distance.Wanted(distance)
         self.absent: dict[str, str] = {}
         self._teams: dict[str, Team] = {}
 
@@ -131,7 +134,7 @@ class Conductor:
             for result in results.values():
                 if result.reason is None:  # else no more is measured
                     result.microseconds.clear()
-            before = core_distance.look()
+            before = self._distance.wait()
             for label in labels * turns:
                 if results[label].reason is None:
                     self._turn(

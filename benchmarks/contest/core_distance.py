@@ -6,14 +6,30 @@ between two looks, and once more if they differ.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import statistics
+import sys
+import time
 
 #: Distances that differ by more than this factor are different states of the machine.
 _CHANGE = 1.5
 #: Of many processors, these many are looked at, since it takes a millisecond for each two.
 _MOST_PROCESSORS = 6
+#: Below this many nanoseconds, processors are near each other: 27 to 40 under one cache, 75 to 155
+#: in the other state.
+_NEAR = 60.0
+STATES = ("near", "far")
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--distance",
+        choices=STATES,
+        help="measure while the processors are near each other, or far apart; waits for up to a "
+        "minute until they are",
+    )
 
 
 def look() -> float | None:
@@ -32,6 +48,44 @@ def look() -> float | None:
         except perseus_core.TimedOutError:
             continue
     return statistics.median(found) if found else None
+
+
+def state_of(distance: float) -> str:
+    return "near" if distance < _NEAR else "far"
+
+
+class Wanted:
+    """The state in which cases are to be measured, if any.
+
+    The first case waits for it, for up to `patience` seconds. If it does not come, that is said,
+    and later cases take the machine as it is.
+    """
+
+    def __init__(self, state: str | None = None, patience: float = 60.0) -> None:
+        self.state = state
+        self._patience = patience
+
+    def wait(self) -> float | None:
+        """Returns the distance as it is then."""
+        began = time.monotonic()
+        while True:
+            distance = look()
+            if self.state is None or distance is None or state_of(distance) == self.state:
+                return distance
+            if time.monotonic() - began >= self._patience:
+                self._give_up(distance)
+                return distance
+            time.sleep(min(1.0, self._patience))
+
+    def _give_up(self, distance: float) -> None:
+        if self._patience > 0:
+            print(
+                f"the processors were not {self.state} within {self._patience:g} s: they are "
+                f"{distance:.0f} ns apart",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._patience = 0.0
 
 
 def has_changed(before: float | None, after: float | None) -> bool:

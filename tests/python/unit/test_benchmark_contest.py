@@ -57,6 +57,33 @@ def test_a_case_is_measured_once_more_if_the_processors_were_moved_meanwhile(
     assert core_distance.text(*moved_again[LABELS[0]].core_distances) == said
 
 
+def test_a_case_waits_for_the_distance_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([155.0, 150.0, 27.0])
+    monkeypatch.setattr(core_distance, "look", lambda: next(looks))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert core_distance.Wanted("near").wait() == 27.0
+    assert next(looks, None) is None
+
+
+def test_a_distance_that_does_not_come_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[float] = []
+
+    def look() -> float:
+        looks.append(85.4)
+        return looks[-1]
+
+    monkeypatch.setattr(core_distance, "look", look)
+    wanted = core_distance.Wanted("near", patience=0.2)
+    assert wanted.wait() == 85.4
+    assert len(looks) == 2
+    assert wanted.wait() == 85.4
+    assert len(looks) == 3
+    said = "the processors were not near within 0.2 s: they are 85 ns apart\n"
+    assert capsys.readouterr().err == said
+
+
 def test_work_that_fails_everywhere_leaves_the_contender_in(contest: Conductor) -> None:
     failed = contest.measure("collective.allreduce", turns=1, iterations=1, elements="many")
     assert all(failed[label].reason and failed[label].median is None for label in LABELS)

@@ -71,7 +71,8 @@ std::span<const std::byte> sizes_for_agreement(const Operation& operation,
   if (description.kind != OperationKind::kAllgather) return {};
   scratch.clear();
   for (const TensorDescription& tensor : description.tensors) {
-    const std::array<int64_t, 1> rows = {tensor.shape.front()};
+    // A scalar is an error, which all ranks report together.
+    const std::array<int64_t, 1> rows = {tensor.shape.empty() ? 0 : tensor.shape.front()};
     const auto bytes = std::as_bytes(std::span(rows));
     scratch.insert(scratch.end(), bytes.begin(), bytes.end());
   }

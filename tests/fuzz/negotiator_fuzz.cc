@@ -1,4 +1,5 @@
 // Fuzzes ballots: a negotiator with something pending receives anything at all from its peers.
+#include <array>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -10,24 +11,47 @@ using namespace perseus;
 
 namespace {
 
+constexpr int kRanks = 4;
+
+// The odd names are allgathers, whose sizes go along with ballots, the others small allreduces.
+OperationKind kind_of(size_t which) {
+  return which % 2 == 0 ? OperationKind::kAllreduce : OperationKind::kAllgather;
+}
+
 struct Host final : NegotiatorHost {
   void send(int, std::span<const std::byte>) override {}
   void agreed(const Agreement& agreement) override {
     for (const Agreement::Ready& ready : agreement.ready) MUST(ready.known != nullptr);
+    if (agreement.inputs.empty() && agreement.sizes.empty()) return;
+    MUST(agreement.ready.size() == 1);
+    const Description& its = agreement.ready.front().description();
+    if (agreement.sizes.empty()) {
+      const auto bytes = static_cast<int64_t>(agreement.inputs.size());
+      MUST(is_uneven(its.kind) || bytes == kRanks * its.bytes());
+    } else {
+      MUST(is_uneven(its.kind) && agreement.inputs.empty());
+    }
   }
+  Attachment attachment(const std::string& key) override {
+    const bool is_reduced = kind_of_key(key) == OperationKind::kAllreduce;
+    return {is_reduced ? Attachment::Kind::kInput : Attachment::Kind::kSizes,
+            std::span(mine).first(is_reduced ? sizeof(float) : sizeof(int64_t))};
+  }
+
+  std::array<std::byte, sizeof(int64_t)> mine{};
 };
 
-std::shared_ptr<const Description> description(uint8_t which) {
+std::shared_ptr<const Description> description(uint8_t which, OperationKind kind) {
   auto made = std::make_shared<Description>();
-  made->kind = OperationKind::kAllreduce;
+  made->kind = kind;
   made->priority = which;
+  made->tensors = {{DataType::kFloat32, {1}}};
   return made;
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  constexpr int kRanks = 4;
   fuzz::Input input(data, size);
   Host host;
   std::vector<int> ranks(kRanks);
@@ -37,11 +61,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!input.empty()) {
     const auto what = input.number<uint8_t>();
     const size_t which = what % is_pending.size();
-    const std::string key = operation_key(OperationKind::kAllreduce, std::string(1, 'a' + which));
+    const OperationKind kind = kind_of(which);
+    const std::string key = operation_key(kind, std::string(1, 'a' + which));
     switch (what >> 6) {
       case 0:
         // Names are not reused here, since only the engine knows when one is done.
-        if (!is_pending[which]) negotiator.submit(key, description(what));
+        if (!is_pending[which]) negotiator.submit(key, description(what, kind));
         is_pending[which] = true;
         break;
       case 1:

@@ -20,10 +20,12 @@ PLACES = {2: "0:1,1:1", 3: "0:2,1:1", 4: "0:2,1:2"}
 HONEST, EVIL = b"honest-object", b"evil---object"
 
 PROGRAM = """
+import numpy, perseus_core
 import perseus.{adapter}.horovod as hvd
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
+{alone}
 try:
     {calls}
     hvd.allgather_object(0, name="after")
@@ -33,6 +35,12 @@ except Exception as error:  # TensorFlow has errors of its own
         hvd.allgather_object(0, name="after that")
     except Exception as again:
         print("again:", again, flush=True)
+"""
+
+#: While this rank has another operation ready, its ballots take no small inputs and sizes along, so
+#: these are sent as large ones are.
+ALONE = """
+alone = perseus_core.allreduce_async(numpy.ones(1), name=f"of rank {rank} alone")
 """
 
 BROADCAST = """
@@ -52,10 +60,12 @@ def packets(lab: None) -> Iterator[None]:
         yield
 
 
-def run(hosts: Hosts, ranks: int, adapter: str, calls: str, change: Change) -> str:
+def run(
+    hosts: Hosts, ranks: int, adapter: str, calls: str, change: Change, alone: str = ALONE
+) -> str:
     """Returns what the ranks printed; the program on host 1's wire makes this change."""
     program = hosts.folder / "program.py"
-    program.write_text(PROGRAM.format(adapter=adapter, calls=calls.strip()))
+    program.write_text(PROGRAM.format(adapter=adapter, alone=alone, calls=calls.strip()))
     with on_the_wire_of(1, change):
         result = hosts.run(
             PLACES[ranks], sys.executable, str(program), timeout=120, CUDA_VISIBLE_DEVICES=""
@@ -94,6 +104,17 @@ def test_an_altered_broadcast_is_refused(hosts: Hosts, adapter: str, ranks: int)
 def test_an_altered_allgather_is_refused(hosts: Hosts, adapter: str, ranks: int) -> None:
     output = run(hosts, ranks, adapter, ALLGATHER, exchange(HONEST, EVIL))
     check_all_are_told(output, ranks, r"allgather_object 'states': what has come from rank \d")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("calls", [BROADCAST, ALLGATHER])
+def test_a_small_object_cannot_be_altered_on_its_way_with_the_ballots(
+    hosts: Hosts, calls: str, ranks: int
+) -> None:
+    output = run(hosts, ranks, "torch", calls, exchange(HONEST, EVIL), alone="")
+    assert len(re.findall("aborted: .*what arrived is not what it sent", output)) == ranks, output
+    assert len(re.findall("again: .*what arrived is not what it sent", output)) == ranks, output
+    assert "evil" not in output
 
 
 def test_without_a_man_in_the_middle_nothing_is_refused(hosts: Hosts) -> None:

@@ -246,10 +246,7 @@ def test_a_stall_is_not_blamed_on_a_rank_whose_data_is_held_back(hosts: Hosts) -
 
 
 class OldLength:
-    """Gives the length of the first call's object once more in the second.
-
-    The second has a name of its own: for a known one, the length would come with the agreement.
-    """
+    """Gives the length of the first call's object once more in the second."""
 
     def __init__(self) -> None:
         self.first: dict[int, bytes] = {}
@@ -262,11 +259,13 @@ class OldLength:
         return frame.data[:40] + length
 
 
+#: Each rank has another operation ready. Otherwise the lengths would go along with its ballots.
 OBJECTS = """
-import perseus_core as core
+import numpy, perseus_core as core
 from perseus.common.objects import broadcast_object
 from perseus.common.process_sets import global_process_set as world
 core.init()
+alone = core.allreduce_async(numpy.ones(1), name=f"of rank {core.rank()} alone")
 for length in (1000, 3000):
     try:
         mine = "x" * length if core.rank() == 0 else None

@@ -338,9 +338,12 @@ def test_numbers_that_only_some_ranks_have_from_the_launcher_are_an_error(
     run_ranks: RunRanks, tmp_path: Path
 ) -> None:
     script = f"""
-import os, torch.distributed as dist, perseus.torch
+import os, time, torch.distributed as dist, perseus.torch
 rank = [0, 2, 1][int(os.environ["RANK"])]
-dist.init_process_group("perseus", init_method="file://{tmp_path}/f", rank=rank, world_size=3)
+try:
+    dist.init_process_group("perseus", init_method="file://{tmp_path}/f", rank=rank, world_size=3)
+finally:
+    time.sleep(0 if rank else 10)  # its end would end the others before they have told
 """
     few = {**os.environ, "PERSEUS_START_TIMEOUT": "3"}
     result = run_ranks(3, script, environment=few)

@@ -77,7 +77,7 @@ TEST_P(RunsTest, AnAllgatherHasTheRowsOfAllRanksThoughTheirNumbersDiffer) {
 
 // Moves a row of each rank to every other. This rank's executor has this key of its world.
 Task move_rows(OperationKind kind, RankContext& rank, const WorldKey& key, Status& ended,
-               const std::vector<int64_t>& sizes = {}) {
+               std::vector<int64_t> sizes = {}) {  // by value: a coroutine outlives the argument
   ExecutorRank mine(rank, test_settings({}), &key);
   const std::vector<float> values(rank.size, 1.0f);
   const auto operation = mine.operation(kind, "x", values, {rank.size});

@@ -62,7 +62,7 @@ class Wanted:
     """
 
     def __init__(self, state: str | None = None, patience: float = 60.0) -> None:
-        self.state = state
+        self._state = state
         self._patience = patience
 
     def wait(self) -> float | None:
@@ -70,22 +70,18 @@ class Wanted:
         began = time.monotonic()
         while True:
             distance = look()
-            if self.state is None or distance is None or state_of(distance) == self.state:
+            if self._state is None or distance is None or state_of(distance) == self._state:
                 return distance
             if time.monotonic() - began >= self._patience:
-                self._give_up(distance)
+                print(
+                    f"the processors were not {self._state} within {self._patience:g} s: they are "
+                    f"{distance:.0f} ns apart",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                self._state = None
                 return distance
             time.sleep(min(1.0, self._patience))
-
-    def _give_up(self, distance: float) -> None:
-        if self._patience > 0:
-            print(
-                f"the processors were not {self.state} within {self._patience:g} s: they are "
-                f"{distance:.0f} ns apart",
-                file=sys.stderr,
-                flush=True,
-            )
-        self._patience = 0.0
 
 
 def has_changed(before: float | None, after: float | None) -> bool:

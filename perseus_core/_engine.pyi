@@ -23,9 +23,9 @@ def version() -> int: ...
 def init(
     ranks: Sequence[int] | None = None,
     meeting_board: Callable[[int, int], int] | None = None,
-    place: tuple[int, int, str, str, bool] | None = None,
+    place: tuple[int, int, str, str, bool, int] | None = None,
 ) -> None:
-    """place: rank, size, rendezvous, its secret, and whether others may know that."""
+    """place: rank, size, rendezvous, its secret, whether others may know that, and the meeting."""
 
 def launched_as() -> tuple[int, int, str]:
     """Returns rank, size (0: only MPI knows it) and the variable that tells the rank ("")."""
@@ -279,6 +279,12 @@ class Rendezvous:
 
     def stop(self) -> None:
         """Stops serving. Ranks that have not met by then fail."""
+
+    def add_rank(self, host: str = "") -> None:
+        """Notes that the launcher starts one more rank, whose number is the next one.
+
+        `host` counts only if the hosts of the first ranks were given, too.
+        """
 
     def note_ended(self, rank: int, how: str = "") -> None:
         """Notes that the process of this launched rank has ended.

@@ -60,6 +60,7 @@ class Place(NamedTuple):
     rendezvous: str = ""
     secret: str = ""
     secret_is_known: bool = False
+    meeting: int = 0
 
 
 def _no_place(ranks: list[int] | None) -> contextlib.AbstractContextManager[Place | None]:

@@ -156,6 +156,7 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment lau
   options.ranks = ranks;
   options.survivors = launch.survivors && ranks.empty();
   options.rank_0_serves = launch.rank_0_serves;
+  options.is_numbered = launch.is_numbered;
   options.generation = generation;
   options.time_out = std::chrono::ceil<milliseconds>(deadline - Clock::now());
   Result<std::unique_ptr<Bootstrap>> bootstrap = RendezvousBootstrap::create(options);

@@ -92,6 +92,7 @@ Hello hello_of(const RendezvousBootstrap::Options& options, std::string called) 
   hello.size = static_cast<uint32_t>(options.size);
   hello.ranks.assign(options.ranks.begin(), options.ranks.end());
   hello.survivors = options.survivors;
+  hello.is_numbered = options.is_numbered;
   return hello;
 }
 

@@ -33,6 +33,7 @@ class RendezvousBootstrap : public Bootstrap {
     bool survivors = false;
     // Otherwise the launcher does. For error texts.
     bool rank_0_serves = false;
+    bool is_numbered = false;  // the launcher has chosen the generation
     int generation = 0;
     std::string caller = {};  // create() makes it up; see rendezvous::Hello
     // How long connecting is retried, since the server may start after its clients.

@@ -68,7 +68,7 @@ bool Connection::take_frames() {
     uint32_t bytes = 0;
     for (int i = 3; i >= 0; --i) bytes = bytes << 8 | static_cast<unsigned char>(incoming_[i]);
     const size_t most =
-        is_member() ? max_contribution_frame_bytes() : max_hello_bytes(server_.size);
+        is_member() ? max_contribution_frame_bytes() : max_hello_bytes(server_.worlds.size());
     if (bytes > most) {
       if (is_member()) disturbed();
       return false;

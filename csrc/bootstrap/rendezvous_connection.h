@@ -24,7 +24,6 @@ struct Server {
   EventLoop& loop;
   WorldTable& worlds;
   const std::string& secret;
-  uint32_t size = 1;  // of the job
 };
 
 class ConnectionOwner {

@@ -57,6 +57,7 @@ struct Hello {
   std::vector<uint32_t> ranks;
   // The world is of those of all ranks that have not ended.
   bool survivors = false;
+  bool is_numbered = false;  // the launcher has chosen the generation
 };
 
 struct Contribution {

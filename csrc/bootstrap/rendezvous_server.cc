@@ -70,7 +70,7 @@ class RendezvousServer::Service final : private FdHandler, private ConnectionOwn
         loop_(std::chrono::microseconds(0)),
         met_(secret_),
         worlds_(loop_, static_cast<uint32_t>(size), std::move(launched), met_),
-        shared_{loop_, worlds_, secret_, static_cast<uint32_t>(size)} {}
+        shared_{loop_, worlds_, secret_} {}
 
   Status listen() {
     PERSEUS_RETURN_IF_ERROR(loop_.status());
@@ -90,7 +90,7 @@ class RendezvousServer::Service final : private FdHandler, private ConnectionOwn
 
   uint16_t port() const { return port_; }
 
-  // Any thread, as are the next three.
+  // Any thread, as are the next four.
   void add(Socket listener) {
     // A function that is posted must be copyable.
     auto shared = std::make_shared<Socket>(std::move(listener));
@@ -102,6 +102,10 @@ class RendezvousServer::Service final : private FdHandler, private ConnectionOwn
 
   std::vector<int> left_out() const { return worlds_.left_out(); }
   const MetWorlds& met() const { return met_; }
+
+  void add_rank(std::string host) {
+    loop_.post([this, host = std::move(host)]() mutable { worlds_.add_rank(std::move(host)); });
+  }
 
   void note_ended(uint32_t rank, std::string how) {
     loop_.post(
@@ -238,6 +242,8 @@ std::vector<int> RendezvousServer::left_out() const { return service_->left_out(
 bool RendezvousServer::has_met(const std::string& world, const std::vector<int>& ranks) const {
   return service_->met().has(world, ranks);
 }
+
+void RendezvousServer::add_rank(std::string host) { service_->add_rank(std::move(host)); }
 
 void RendezvousServer::note_ended(int rank, std::string how) {
   service_->note_ended(static_cast<uint32_t>(rank), std::move(how));

@@ -46,6 +46,8 @@ class RendezvousServer {
   // Serves at another port, too.
   Status also_listen(const std::vector<std::string>& addresses, uint16_t port);
 
+  // The launcher starts one more rank, on this host.
+  void add_rank(std::string host);
   // The process of this launched rank has ended, so no world waits for it any more. `how` goes into
   // errors: "exited with code 1".
   void note_ended(int rank, std::string how);

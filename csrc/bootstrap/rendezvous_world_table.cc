@@ -30,9 +30,12 @@ Status WorldTable::check(const Hello& hello) const {
 Status WorldTable::join(const Hello& hello, World::Member* member, Handle& world) {
   PERSEUS_RETURN_IF_ERROR(check(hello));
   const Membership membership(hello.survivors, hello.ranks);
-  TimedOut& before = timed_out_[membership];
-  const uint32_t launched = hello.ranks.empty() ? hello.rank : hello.ranks[hello.rank];
-  const Key key(membership, hello.generation - before.by_rank[launched], before.meetings);
+  Key key(membership, hello.generation, 0);
+  if (!hello.is_numbered) {
+    TimedOut& before = timed_out_[membership];
+    const uint32_t launched = hello.ranks.empty() ? hello.rank : hello.ranks[hello.rank];
+    key = Key(membership, hello.generation - before.by_rank[launched], before.meetings);
+  }
   world = entries_.try_emplace(key, hello, launched_, met_).first;
   return world->second.world.join(hello, member);
 }
@@ -76,6 +79,11 @@ void WorldTable::leave(Handle world, uint32_t rank, const std::string& how) {
   update_timer(entry);
   // The entry ends with its last member, so that the same ranks may meet again.
   if (entry.world.is_empty()) entries_.erase(world);
+}
+
+void WorldTable::add_rank(std::string host) {
+  if (launched_.hosts.size() == size_) launched_.hosts.push_back(std::move(host));
+  ++size_;
 }
 
 void WorldTable::note_ended(uint32_t rank, std::string how) {

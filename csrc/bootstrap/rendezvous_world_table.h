@@ -37,7 +37,7 @@ class WorldTable {
   // A world in the table; valid until its last member leaves.
   using Handle = Entries::iterator;
 
-  // `size`: how many ranks were launched. `met` outlives the table.
+  // `size`: how many ranks are launched at first. `met` outlives the table.
   WorldTable(EventLoop& loop, uint32_t size, LaunchedRanks launched, MetWorlds& met)
       : loop_(loop), size_(size), launched_(std::move(launched)), met_(met) {}
 
@@ -47,6 +47,10 @@ class WorldTable {
   // See World::leave.
   void leave(Handle world, uint32_t rank, const std::string& how);
 
+  // How many ranks have been launched.
+  uint32_t size() const { return size_; }
+  // The launcher starts one more, on this host.
+  void add_rank(std::string host);
   // The process of this launched rank has ended; `how` is for errors.
   void note_ended(uint32_t rank, std::string how);
   // The launched ranks that survivors have gone on without, since they did not come in time. Any
@@ -60,7 +64,7 @@ class WorldTable {
   void time_out(Handle world);
 
   EventLoop& loop_;
-  const uint32_t size_;
+  uint32_t size_;
   LaunchedRanks launched_;
   MetWorlds& met_;
   Entries entries_;

@@ -38,7 +38,8 @@ perseus::Result<perseus::LaunchEnvironment> told_by(const perseus_init_options_t
   }
   if (options.size == 1) return told;
   told.kind = perseus::LaunchEnvironment::Kind::kRendezvous;
-  told.rank_0_serves = true;
+  told.is_numbered = options.meeting > 0;
+  told.rank_0_serves = !told.is_numbered;
   told.has_guessable_secret = options.secret_is_known != 0;
   const std::string_view places = options.rendezvous == nullptr ? "" : options.rendezvous;
   for (size_t begin = 0; begin < places.size();) {
@@ -118,6 +119,7 @@ perseus_status_t perseus_init(const perseus_init_options_t* options) {
       auto told = told_by(known);
       if (!told.is_ok()) return perseus::to_c(told.status());
       request.told = std::move(told).value();
+      request.generation = known.meeting;
     }
   }
   return perseus::to_c(Process::instance().init(std::move(request)));

@@ -51,6 +51,12 @@ perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, in
   return PERSEUS_OK;
 }
 
+perseus_status_t perseus_rendezvous_add_rank(perseus_rendezvous_t* rendezvous, const char* host) {
+  if (rendezvous == nullptr) return to_c(Status::invalid_argument("no rendezvous"));
+  rendezvous->server->add_rank(host == nullptr ? "" : host);
+  return PERSEUS_OK;
+}
+
 perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous, int32_t rank,
                                                const char* how) {
   if (rendezvous == nullptr || rank < 0) {

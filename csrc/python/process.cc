@@ -61,20 +61,22 @@ int32_t call_board(void* user, int32_t generation, int32_t port) {
   });
 }
 
-// The rank, the number of ranks, the rendezvous, its secret, and whether others may know that.
-using WorldPlace = std::tuple<int32_t, int32_t, std::string, std::string, bool>;
+// The rank, the number of ranks, the rendezvous, its secret, whether others may know that, and which
+// of the meetings at the rendezvous it is.
+using WorldPlace = std::tuple<int32_t, int32_t, std::string, std::string, bool, int32_t>;
 
 void init(const std::optional<std::vector<int32_t>>& ranks, const py::object& board,
           const std::optional<WorldPlace>& place) {
   perseus_init_options_t options{};
   options.struct_size = sizeof options;
   if (place) {
-    const auto& [rank, size, rendezvous, secret, secret_is_known] = *place;
+    const auto& [rank, size, rendezvous, secret, secret_is_known, meeting] = *place;
     options.rank = rank;
     options.size = size;
     options.rendezvous = rendezvous.c_str();
     options.secret = secret.c_str();
     options.secret_is_known = secret_is_known;
+    options.meeting = meeting;
   }
   if (ranks) {
     options.ranks = ranks->data();
@@ -144,6 +146,10 @@ class Rendezvous {
   Rendezvous& operator=(const Rendezvous&) = delete;
 
   int32_t port() const { return port_; }
+
+  void add_rank(const std::string& host) {
+    check(perseus_rendezvous_add_rank(rendezvous_, host.c_str()));
+  }
 
   void note_ended(int32_t rank, const std::string& how) {
     check(perseus_rendezvous_note_ended(rendezvous_, rank, how.c_str()));
@@ -237,6 +243,7 @@ void bind_process(py::module_& module) {
            py::arg("size"), py::arg("secret"), py::arg("address") = "", py::arg("port") = 0,
            py::arg("least") = 1, py::arg("hosts") = std::vector<std::string>{})
       .def_property_readonly("port", &Rendezvous::port)
+      .def("add_rank", &Rendezvous::add_rank, py::arg("host") = "")
       .def("note_ended", &Rendezvous::note_ended, py::arg("rank"), py::arg("how") = "")
       .def("left_out", &Rendezvous::left_out)
       .def("has_met", &Rendezvous::has_met, py::arg("world"), py::arg("ranks"))

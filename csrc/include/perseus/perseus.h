@@ -139,6 +139,9 @@ typedef struct {
    * tried one after the other. NULL if `size` is 1 or `ranks` leaves this rank out. */
   const char* rendezvous;
   const char* secret; /**< the one that the rendezvous was started with */
+  /** Counts the meetings at a `rendezvous` that a launcher serves, from 1; it is the same on all
+   * ranks of `ranks`. 0: rank 0 serves the rendezvous, for one meeting. */
+  int32_t meeting;
 } perseus_init_options_t;
 
 /** From now on, perseus_init and the calls that add, remove, open or close process sets, when made
@@ -633,6 +636,10 @@ PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32
                                                       int32_t size, int32_t least,
                                                       const char* secret, const char* const* hosts,
                                                       perseus_rendezvous_t** rendezvous);
+/** Tells the rendezvous that the launcher starts one more rank, whose number is the next one. `host`
+ * is for errors, and counts only if perseus_rendezvous_start has been given hosts. */
+PERSEUS_API perseus_status_t perseus_rendezvous_add_rank(perseus_rendezvous_t* rendezvous,
+                                                         const char* host);
 /** Tells the rendezvous that the process of this rank has ended. Survivors then meet without it; in
  * other jobs, ranks that wait for it fail instead of waiting in vain. `how`, such as "exited with
  * code 1", goes into their error; it may be NULL. */

@@ -22,6 +22,7 @@ from generated_page import ROOT, parse_arguments, table, update
 from make_settings_page import alias
 
 from perseus.dropin import modules as dropin_modules
+from perseus.run.elastic_flags import ELASTIC_FLAGS, NO_ELASTIC_DRIVER
 from perseus.run.options import make_parser
 from perseus.run.setting_options import SETTING_OPTIONS, UNSUPPORTED, WITHOUT_MEANING
 from perseus_core import settings
@@ -330,6 +331,8 @@ def flag_effect(flag: str) -> str:
     for known, _, why in UNSUPPORTED:
         if flag == known:
             return f"refused: {why}"
+    if flag in ELASTIC_FLAGS:
+        return f"refused: {NO_ELASTIC_DRIVER}"
     action = make_parser()._option_string_actions.get(flag)
     if action is None:
         sys.exit(f"perseusrun does not know {flag}")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
+from perseus.run.elastic_flags import NO_ELASTIC_DRIVER
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.failures import Failure
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
@@ -19,7 +20,7 @@ from perseus.run.own_streams import tell
 from perseus.run.program import NOT_FROM_HERE
 from perseus.run.raised import Raised
 from perseus.run.received import Received
-from perseus.run.setting_options import NO_CACHE, NO_ELASTIC_DRIVER, NOT_FOR_MPIRUN
+from perseus.run.setting_options import NO_CACHE, NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
 
 T = TypeVar("T")

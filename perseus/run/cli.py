@@ -14,6 +14,7 @@ from perseus import dropin
 from perseus.run import core_distances
 from perseus.run.completion import completion_script
 from perseus.run.config_file import read_config
+from perseus.run.elastic_flags import refuse_elastic
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.options import make_parser
 from perseus.run.own_streams import discard, reserve_standard_descriptors, tell
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     try:
         options = parser.parse_args(arguments)
+        refuse_elastic(parser, options)
         if options.version:
             print(f"perseus {version()}", flush=True)
             return 0

@@ -38,10 +38,10 @@ class Slot:
 
 def parse_hosts(text: str) -> list[Host]:
     """Reads "host:slots,host:slots"; a host without slots has one. Raises ValueError."""
-    return _merge([_parse_host(item) for item in text.split(",") if item.strip()], f"'{text}'")
+    return _merge([parse_host(item) for item in text.split(",") if item.strip()], f"'{text}'")
 
 
-def read_hostfile(path: str | Path) -> list[Host]:
+def read_hostfile(path: str | Path, default_slots: int = 1) -> list[Host]:
     """Reads a file of lines `host slots=N` or `host:N`; # begins a comment. Raises ValueError."""
     try:
         text = Path(path).read_text()
@@ -59,7 +59,7 @@ def read_hostfile(path: str | Path) -> list[Host]:
         match = _HOSTFILE_LINE.fullmatch(line)
         if not match:
             raise ValueError(f"{path}, line {number}: '{line}' is not of the form 'host slots=N'")
-        host = _parse_host(match["host"])
+        host = parse_host(match["host"], default_slots)
         slots = int(match["slots"]) if match["slots"] else host.slots
         hosts.append(Host(host.name, slots))
     return _merge(hosts, str(path))
@@ -118,14 +118,23 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
     return True
 
 
-def _parse_host(item: str) -> Host:
+def has_slots(item: str) -> bool:
+    """Returns whether an item of `parse_host` names a number of slots."""
+    match = _HOST.fullmatch(item.strip())
+    return match is not None and match["slots"] is not None
+
+
+def parse_host(item: str, default_slots: int = 1) -> Host:
+    """Reads "host:slots", or "host" with the default number of slots. Raises ValueError."""
     match = _HOST.fullmatch(item.strip())
     if not match:
         raise ValueError(f"'{item.strip()}' is not of the form host:slots")
     if match["name"].startswith("-"):
         # ssh would take it for an option, such as ProxyCommand.
         raise ValueError(f"'{match['name']}' is no name of a host; it must not begin with '-'")
-    slots = int(match["slots"] or 1)
+    if match["slots"] is None:
+        return Host(match["name"].strip("[]"), default_slots)
+    slots = int(match["slots"])
     if slots < 1:
         raise ValueError(f"'{item.strip()}': a host needs at least one slot")
     return Host(match["name"].strip("[]"), slots)

@@ -12,6 +12,7 @@ import textwrap
 from typing import Literal, NoReturn
 
 from perseus.run.completion import SHELLS
+from perseus.run.elastic_flags import add_elastic_flags
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.flag_values import number, port
 from perseus.run.setting_options import DEST, add_setting_options
@@ -50,6 +51,7 @@ def make_parser(level: Level = "effective") -> argparse.ArgumentParser:
     parser.set_defaults(notes=[], **{DEST: {}})
     _add_common_options(parser)
     _add_more_options(parser, level)
+    add_elastic_flags(parser, level)
     add_setting_options(parser, level)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

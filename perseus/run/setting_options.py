@@ -179,12 +179,6 @@ _ALLGATHER = "allgather chooses its algorithm by itself"
 _ONE_THREAD = "only the engine's one thread calls MPI"
 _NO_NOISE = "the tuner compares times as they are; it models no noise"
 
-#: The reason why a job cannot run as asked.
-NO_ELASTIC_DRIVER = (
-    "no hosts or ranks can be added while a job runs; say how many ranks, and on which hosts, and "
-    "with perseusrun's --min-np how many of them are enough to go on"
-)
-
 # Each flag, the check of its value (None if it takes none), and the reason why it changes nothing.
 WITHOUT_MEANING = (
     ("--cycle-time-ms", number(), _NO_CYCLE),
@@ -198,16 +192,7 @@ WITHOUT_MEANING = (
 )
 
 # Each flag, how many values it takes, and the reason why the job cannot run as asked.
-UNSUPPORTED = (
-    ("--jsrun", 0, "ranks are not started with jsrun; use -H, or --mpi with an mpirun"),
-    ("--host-discovery-script", 1, NO_ELASTIC_DRIVER),
-    ("--max-np", 1, NO_ELASTIC_DRIVER),
-    ("--max-num-proc", 1, NO_ELASTIC_DRIVER),
-    ("--slots-per-host", 1, NO_ELASTIC_DRIVER),
-    ("--elastic-timeout", 1, NO_ELASTIC_DRIVER),
-    ("--reset-limit", 1, NO_ELASTIC_DRIVER),
-    ("--blacklist-cooldown-range", 2, NO_ELASTIC_DRIVER),
-)
+UNSUPPORTED = (("--jsrun", 0, "ranks are not started with jsrun; use -H, or --mpi with an mpirun"),)
 
 
 class _Set(argparse.Action):

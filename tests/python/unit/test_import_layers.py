@@ -50,6 +50,7 @@ ROOMS = {
     "perseus.tensorflow": Room(("perseus._keras", "perseus.common"), frameworks=("tensorflow",)),
     "perseus.mxnet": Room(("perseus.common",), frameworks=("mxnet",)),
     "perseus.run": Room(("perseus.dropin",)),
+    "perseus.elastic": Room(("perseus.run",)),
     "perseus.dropin": Room(lazily=("perseus.run",)),
     "perseus.dropin.runner": Room(("perseus.common", "perseus.dropin", "perseus.run")),
     "perseus.dropin.tensorflow_data": Room(

@@ -1,0 +1,142 @@
+"""Asks again and again which hosts there are, and tells when they change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from perseus.run.hosts import Host
+from perseus.run.own_streams import tell
+
+__all__ = ["Cancellable", "Discovery", "DiscoveryError", "HostSource"]
+
+#: Seconds between the end of one look for hosts and the next.
+DISCOVERY_SECONDS = 1.0
+# How long `stop` waits for the thread.
+_STOP_SECONDS = 0.8
+
+
+class DiscoveryError(RuntimeError, ValueError):
+    """The hosts cannot be found out. The text is one line, for the user.
+
+    It is a ValueError because what names the source is an argument, and a RuntimeError because
+    Horovod raises that.
+    """
+
+
+class HostSource(Protocol):
+    """Knows the hosts that a job may use at the moment."""
+
+    def find(self) -> list[Host]:
+        """Returns the hosts in the order in which they are to be used; [] if there is none.
+
+        It blocks no longer than its time-out. Raises DiscoveryError.
+        """
+        ...
+
+
+@runtime_checkable
+class Cancellable(Protocol):
+    """A source whose `find` may take long."""
+
+    def cancel(self) -> None:
+        """Has a `find` that runs in another thread, and each later one, raise at once."""
+        ...
+
+
+class Discovery:
+    """A thread that asks a source for its hosts until it is stopped.
+
+    A source that fails is reported once for each different error, and the hosts that are known stay
+    as they are.
+
+    Args:
+      source: any exception that its `find` raises counts as a failure.
+      on_hosts: is called in the thread with the first list of hosts, and with each that differs
+        from the one before. Its exceptions end the thread.
+      interval: seconds between two looks, or a function that is asked for them each time.
+      log: gets a line for the user when the source fails for a new reason, or works again.
+    """
+
+    def __init__(
+        self,
+        source: HostSource,
+        on_hosts: Callable[[list[Host]], object],
+        *,
+        interval: float | Callable[[], float] = DISCOVERY_SECONDS,
+        log: Callable[[str], object] = tell,
+    ) -> None:
+        self._source = source
+        self._on_hosts = on_hosts
+        self._interval = interval if callable(interval) else lambda: interval
+        self._log = log
+        self._stopped = threading.Event()
+        self._has_first = threading.Event()
+        self._first: list[Host] | DiscoveryError | None = None
+        self._failures: set[str] = set()  # those since the source has last worked
+        self._thread = threading.Thread(target=self._run, name="host discovery", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def first(self, timeout: float | None = None) -> list[Host]:
+        """Returns what the source has found at the first look, after `on_hosts` has had it.
+
+        Raises DiscoveryError if that look failed, whether or not a later one has not, or if it has
+        not ended after `timeout` seconds.
+        """
+        if not self._has_first.wait(timeout):
+            raise DiscoveryError(f"no hosts have been found out in {timeout:g} s")
+        if isinstance(self._first, DiscoveryError):
+            raise self._first
+        return list(self._first or [])
+
+    def stop(self) -> None:
+        """Ends the thread within a second. `on_hosts` may be inside this call, but no later one.
+
+        If it is called by the thread itself, from `on_hosts`, the thread ends afterwards.
+        """
+        self._stopped.set()
+        if isinstance(self._source, Cancellable):
+            self._source.cancel()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        last: list[Host] | None = None
+        while not self._stopped.is_set():
+            try:
+                hosts = self._source.find()
+            except Exception as error:
+                self._failed(error)
+            else:
+                if self._stopped.is_set():
+                    return
+                self._worked()
+                if hosts != last:
+                    last = list(hosts)
+                    self._on_hosts(list(hosts))
+                self._answer(hosts)
+            self._stopped.wait(self._interval())
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, DiscoveryError):
+            text = str(error)
+            kind = type(error).__name__
+            error = DiscoveryError(f"the source of hosts has raised {kind}{text and ': '}{text}")
+        if not self._stopped.is_set() and str(error) not in self._failures:
+            self._failures.add(str(error))
+            if self._has_first.is_set():  # the first failure is raised by `first`
+                self._log(f"{error}; the hosts known so far stay in use")
+        self._answer(error)
+
+    def _worked(self) -> None:
+        if self._failures:
+            self._failures.clear()
+            self._log("hosts can be found out again")
+
+    def _answer(self, outcome: list[Host] | DiscoveryError) -> None:
+        if not self._has_first.is_set():
+            self._first = outcome
+            self._has_first.set()

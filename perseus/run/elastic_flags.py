@@ -1,0 +1,133 @@
+"""The flags of elastic jobs, in which hosts and ranks come and go. Each is None if it is not given.
+
+perseus.elastic.options checks what they say together.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from perseus.run.flag_values import whole_number
+
+#: The reason why a job cannot run as asked.
+NO_ELASTIC_DRIVER = (
+    "no hosts or ranks can be added while a job runs; say how many ranks, and on which hosts, and "
+    "with perseusrun's --min-np how many of them are enough to go on"
+)
+
+#: The attribute that has the flags of elastic jobs that are given, as they are spelled.
+DEST = "elastic_flags"
+
+
+def _from(low: int) -> Callable[[str], int]:
+    check = whole_number(low)
+    return lambda text: int(check(text))
+
+
+_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--max-np", "--max-num-proc"),
+        dict(dest="most", type=_from(1), metavar="N", help="add ranks while there are fewer"),
+    ),
+    (
+        ("--host-discovery-script",),
+        dict(
+            dest="discovery_script",
+            metavar="SCRIPT",
+            help="run this each second; it prints the hosts, each in a line, host or host:slots",
+        ),
+    ),
+    (
+        ("--watch-hostfile",),
+        dict(dest="watched_hostfile", metavar="FILE", help="a hosts file that is read each second"),
+    ),
+    (
+        ("--slots-per-host",),
+        dict(
+            dest="slots_per_host",
+            type=_from(1),
+            metavar="N",
+            help="slots of hosts for which the script or the file names none",
+        ),
+    ),
+    (
+        ("--elastic-timeout",),
+        dict(
+            dest="elastic_timeout",
+            type=_from(1),
+            metavar="S",
+            help="seconds to wait for --min-np slots (HOROVOD_ELASTIC_TIMEOUT, else 600)",
+        ),
+    ),
+    (
+        ("--reset-limit",),
+        dict(
+            dest="reset_limit",
+            type=_from(0),
+            metavar="N",
+            help="end the job when its ranks have changed more than N times",
+        ),
+    ),
+    (
+        ("--blacklist-cooldown-range",),
+        dict(
+            dest="cooldown_range",
+            type=_from(1),
+            nargs=2,
+            metavar=("MIN", "MAX"),
+            help="seconds for which hosts that have failed are left out; for ever by default",
+        ),
+    ),
+    (
+        ("--blacklist-by",),
+        dict(
+            dest="blacklist_by",
+            choices=("host", "slot"),
+            help="leave out the whole host of a rank that has failed (the default), or its slot",
+        ),
+    ),
+    (
+        ("--join",),
+        dict(
+            dest="join",
+            choices=("background", "at-once"),
+            help="start new ranks beside the others (the default), or have those wait for them",
+        ),
+    ),
+)
+
+#: The flags, every spelling.
+ELASTIC_FLAGS = tuple(flag for flags, _ in _FLAGS for flag in flags)
+
+
+class _Note(argparse.Action):
+    """Stores the value, and that the flag is given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        setattr(namespace, DEST, (*getattr(namespace, DEST), option_string))
+
+
+def add_elastic_flags(parser: argparse.ArgumentParser, level: str) -> None:
+    """Adds the flags. Only at the level "all" they have a help text."""
+    parser.set_defaults(**{DEST: ()})
+    # A group without a description is left out where none of its flags has a help text.
+    why = f"refused: {NO_ELASTIC_DRIVER}" if level == "all" else None
+    group = parser.add_argument_group("elastic jobs", why)
+    for flags, how in _FLAGS:
+        text = how["help"] if level == "all" else argparse.SUPPRESS
+        group.add_argument(*flags, action=_Note, **{**how, "help": text})
+
+
+def refuse_elastic(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program, with a message, if a flag of elastic jobs is given."""
+    for flag in getattr(options, DEST):
+        parser.error(f"{flag}: {NO_ELASTIC_DRIVER}")

@@ -10,11 +10,13 @@
 Start it with ``perseusrun -np 4 python program.py``.
 
 Adapters for frameworks use these modules as well: engine, submission, names, refusals, opened_sets,
-proven, callbacks, arguments, errors, constants, gpu_arrays, observe, process, processors.
+proven, callbacks, arguments, errors, constants, gpu_arrays, observe, process, processors,
+announcements.
 """
 
 from perseus_core import gpu_libraries
 from perseus_core._engine import Rendezvous
+from perseus_core.announcements import announce, announced
 from perseus_core.codecs import find_codec, register_codec
 from perseus_core.constants import WORLD, DataType, OperationKind, ReduceOp
 from perseus_core.errors import (
@@ -102,6 +104,8 @@ __all__ = [
     "allreduce_async",
     "alltoall",
     "alltoall_async",
+    "announce",
+    "announced",
     "barrier",
     "broadcast",
     "broadcast_async",

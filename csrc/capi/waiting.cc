@@ -8,6 +8,7 @@
 #include "capi/c_status.h"
 #include "capi/process.h"
 #include "engine/engine_scope.h"
+#include "state/announcements.h"
 
 namespace perseus {
 namespace {
@@ -71,9 +72,15 @@ Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms) {
   for (const GpuEvent& result : operation.results) {
     if (status.is_ok()) status = gpu.make_stream_wait(waiting, result);
   }
-  // The operation is agreed on and queued, so another one of the same name may be submitted.
-  if (status.is_ok()) operation.give_back_name(Process::instance().names);
-  return status;
+  if (!status.is_ok()) return status;
+  // The operation is agreed on and queued, so another one of the same name may be submitted. To the
+  // caller it counts as done.
+  Process& process = Process::instance();
+  operation.give_back_name(process.names);
+  if (const auto engine = process.engine()) {
+    engine->announcements().note_completed(operation.announced);
+  }
+  return {};
 }
 
 Status unknown_handle(perseus_handle_t handle) {

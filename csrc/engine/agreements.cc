@@ -11,6 +11,7 @@
 #include "engine/termination.h"
 #include "engine/watches.h"
 #include "execution/trace.h"
+#include "state/announcements.h"
 #include "state/control.h"
 
 namespace perseus {
@@ -27,6 +28,9 @@ class Agreements::Host final : public NegotiatorHost {
   }
   void agreed(const Agreement& agreement) override { owner_.on_agreement(set_, agreement); }
   uint64_t time() const override { return owner_.time_; }
+  uint64_t announcement() const override {
+    return set_.id == ProcessSet::kWorld ? owner_.wiring_.announcements.own() : 0;
+  }
   Attachment attachment(const std::string& key) override {
     const auto found = set_.pending.find(key);
     if (found == set_.pending.end()) return {};
@@ -183,7 +187,7 @@ void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
   if (wiring_.timeline.marks_cycles()) wiring_.timeline.instant({}, "CYCLE_START");
   wiring_.watches.name_conflicts.on_agreement(set, agreement);
   fail_what_was_refused(set, agreement);
-  if (agreement.last_joined >= 0) complete_join(set, agreement.last_joined);
+  if (agreement.last_joined >= 0) complete_join(set, agreement);
 
   const std::shared_ptr<Batch> batch = executor.new_batch();
   fill(*batch, set, agreement);
@@ -222,14 +226,15 @@ void Agreements::fail_what_was_refused(ProcessSet& set, const Agreement& agreeme
   }
 }
 
-void Agreements::complete_join(ProcessSet& set, int last_joined) {
+void Agreements::complete_join(ProcessSet& set, const Agreement& agreement) {
   const auto is_join = [](const auto& entry) {
     return entry.second->description.kind == OperationKind::kJoin;
   };
   const auto found = std::find_if(set.pending.begin(), set.pending.end(), is_join);
   if (found == set.pending.end()) return;
   const OperationPtr join = set.pending.extract(found);
-  join->last_rank = last_joined;
+  join->last_rank = agreement.last_joined;
+  join->announced = agreement.announced;
   wiring_.tracker.complete(join, Status::ok());
 }
 
@@ -237,7 +242,10 @@ void Agreements::fill(Batch& batch, ProcessSet& set, const Agreement& agreement)
   for (Agreement::Ready ready : agreement.ready) {
     ready.sequence = ++set.agreed_operations;
     OperationPtr operation = set.pending.extract(ready.key());
-    if (operation != nullptr) operation->sequence = ready.sequence;
+    if (operation != nullptr) {
+      operation->sequence = ready.sequence;
+      operation->announced = agreement.announced;
+    }
     const OperationKind kind = ready.description().kind;
     Status status = check_agreed(ready, agreement.joined);
     if (status.is_ok() &&

@@ -51,7 +51,7 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   void on_agreement(ProcessSet& set, const Agreement& agreement);
   void adopt_tuning(const Agreement& agreement);
   void fail_what_was_refused(ProcessSet& set, const Agreement& agreement);
-  void complete_join(ProcessSet& set, int last_joined);
+  void complete_join(ProcessSet& set, const Agreement& agreement);
   // Takes the ready operations out of the set's pending ones. Completes those that need no
   // execution, and puts the others into the batch.
   void fill(Batch& batch, ProcessSet& set, const Agreement& agreement);

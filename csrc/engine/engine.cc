@@ -111,6 +111,8 @@ void Engine::shutdown(const std::string& why) {
   parts_->queue.poll();
 }
 
+Announcements& Engine::announcements() const { return parts_->announcements; }
+
 Status Engine::break_world(const std::string& why) {
   // The parts live as long as the loop: until shutdown has joined its thread.
   const Broken news = parts_->termination.failed_here(Status::aborted(why));

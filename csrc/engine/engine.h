@@ -26,6 +26,7 @@
 
 namespace perseus {
 
+class Announcements;
 struct Settings;
 struct WorldRequest;
 
@@ -58,6 +59,9 @@ class Engine {
   // engine's work, if that is allowed, until the event is set or `until` has come. See
   // EventLoop::help.
   void help(const Event& awaited, Clock::time_point until);
+
+  // Lives as long as the engine.
+  Announcements& announcements() const;
 
   // Ends the work of all ranks, since this one cannot go on. Returns the error that operations get
   // from now on, on every rank.

@@ -17,7 +17,7 @@ std::chrono::seconds stall_limit(const Settings& settings) {
 EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context)
     : departures(mesh.topology()),
       blame(mesh.topology(), mesh.world_key().name()),
-      tracker(names, context.timeline, context.counters, binding, blame),
+      tracker(names, context.timeline, context.counters, binding, announcements, blame),
       sets(wire(loop, mesh, context)),
       agreements(wire(loop, mesh, context)),
       termination(loop, mesh, context.gpus, queue, executor, sets, departures, blame),
@@ -48,6 +48,7 @@ Wiring EngineParts::wire(EventLoop& loop, Mesh& mesh, const RunContext& context)
           .mesh = mesh,
           .timeline = context.timeline,
           .counters = context.counters,
+          .announcements = announcements,
           .blame = blame,
           .departures = departures,
           .tracker = tracker,

@@ -21,6 +21,7 @@
 #include "engine/thread_binding.h"
 #include "engine/watches.h"
 #include "execution/executor.h"
+#include "state/announcements.h"
 
 namespace perseus {
 
@@ -30,6 +31,7 @@ struct EngineParts {
 
   // Some parts hold references to later ones, and use them only once all have been constructed.
   ThreadBinding binding;
+  Announcements announcements;
   Departures departures;
   Blame blame;
   OperationTracker tracker;

@@ -23,6 +23,8 @@ void OperationTracker::complete(const OperationPtr& operation, Status status) {
 bool OperationTracker::complete_silently(const OperationPtr& operation, Status status) {
   (status.is_ok() ? counters_.operations_completed : counters_.operations_failed).add();
   if (status.code() == StatusCode::kAborted) blame_.operation_aborted();
+  // Before anybody can learn that it is done, and read the number.
+  if (status.is_ok()) announcements_.note_completed(operation->announced);
   trace_complete(timeline_, *operation);
   operation->status = status_for(*operation, std::move(status));
   operation->give_back_name(names_);

@@ -8,6 +8,7 @@
 #include "execution/executor.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
+#include "state/announcements.h"
 #include "state/operation.h"
 
 namespace perseus {
@@ -15,13 +16,18 @@ namespace perseus {
 class OperationTracker final : public OperationObserver {
  public:
   OperationTracker(Names& names, Timeline& timeline, Counters& counters, ThreadBinding& binding,
-                   Blame& blame)
-      : names_(names), timeline_(timeline), counters_(counters), binding_(binding), blame_(blame) {}
+                   Announcements& announcements, Blame& blame)
+      : names_(names),
+        timeline_(timeline),
+        counters_(counters),
+        binding_(binding),
+        announcements_(announcements),
+        blame_(blame) {}
 
   // The engine has taken up the operation.
   void begin(const Operation& operation);
-  // Completes the operation: gives back its name, calls back, and wakes the threads that wait for
-  // it.
+  // Completes the operation: notes what was announced with it, gives back its name, calls back, and
+  // wakes the threads that wait for it.
   void complete(const OperationPtr& operation, Status status);
 
   // OperationObserver. Waiting threads are woken by wake_waiters alone: a thread that waits for
@@ -42,6 +48,7 @@ class OperationTracker final : public OperationObserver {
   Timeline& timeline_;
   Counters& counters_;
   ThreadBinding& binding_;
+  Announcements& announcements_;
   Blame& blame_;
   int operations_ = 0;
   int64_t bytes_ = 0;

@@ -12,6 +12,7 @@ namespace perseus {
 struct Settings;
 
 class Agreements;
+class Announcements;
 class Blame;
 class Departures;
 class Executor;
@@ -26,6 +27,7 @@ struct Wiring {
   Mesh& mesh;
   Timeline& timeline;
   Counters& counters;
+  const Announcements& announcements;
   Blame& blame;
   const Departures& departures;
   OperationTracker& tracker;

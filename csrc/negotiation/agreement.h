@@ -50,7 +50,9 @@ struct Agreement {
   // order.
   uint64_t time = 0;
   uint64_t launches_ended = 0;  // GPU launches that have ended on every rank; see LaunchOrder
-  std::vector<Ready> ready;     // in the order in which they are to run
+  // The highest number that a rank had announced when it cast its ballot, in this round or before.
+  uint64_t announced = 0;
+  std::vector<Ready> ready;  // in the order in which they are to run
   // If a single operation is ready and every rank sent its input along: the inputs, by index. Else
   // empty.
   std::span<const std::byte> inputs;

@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kMaxWords = 1u << 16;  // ids below 4 million
 
 // Flags in a ballot's first byte.
-constexpr uint8_t kAllJoined = 1, kHasPiggyback = 2;
+constexpr uint8_t kAllJoined = 1, kHasPiggyback = 2, kHasAnnouncement = 4;
 
 // The bit for a name as a record, to be merged with another rank's record of it.
 std::optional<Record> as_record(const Ballot& ballot, std::string_view key,
@@ -59,6 +59,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
   merge_ranks(joined, other.joined);
   piggyback.merge(other.piggyback);
   time = std::max(time, other.time);
+  announced = std::max(announced, other.announced);
   launches_ended = std::min(launches_ended, other.launches_ended);
   if (other.all_joined) return;
   if (all_joined) {
@@ -83,7 +84,8 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
 }
 
 void Ballot::write(ByteWriter& writer) const {
-  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.empty() ? 0 : kHasPiggyback));
+  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.empty() ? 0 : kHasPiggyback) |
+                      (announced == 0 ? 0 : kHasAnnouncement));
   writer.put(last_join_round);
   writer.put(last_join_rank);
   write_ranks(writer, joined);
@@ -95,6 +97,7 @@ void Ballot::write(ByteWriter& writer) const {
   bits.write(writer);
   records.write(writer);
   if (!piggyback.empty()) piggyback.write(writer);
+  if (announced != 0) writer.put(announced);
 }
 
 bool Ballot::read(ByteReader& reader) {
@@ -111,6 +114,7 @@ bool Ballot::read(ByteReader& reader) {
   if (!bits.read(reader) || !records.read(reader)) return false;
   piggyback.clear();
   if ((flags & kHasPiggyback) != 0 && !piggyback.read(reader)) return false;
+  announced = (flags & kHasAnnouncement) != 0 ? reader.get<uint64_t>() : 0;
   return !reader.failed();
 }
 

@@ -86,6 +86,8 @@ struct Ballot {
   uint64_t slowest = 0;
   // The latest agreement that a rank covered has heard of; see Agreement::time.
   uint64_t time = 0;
+  // The highest number that a rank covered has announced and no agreement has carried; 0: none.
+  uint64_t announced = 0;
   // How many GPU launches have ended on every rank covered; see LaunchOrder.
   uint64_t launches_ended = UINT64_MAX;
   // The lowest rank covered that has not joined. When a bit has to become a record, this rank is

@@ -182,6 +182,8 @@ void Negotiator::begin_round() {
   ballot_.clear();
   ballot_.time = time_of_ballot_ = host_.time();
   ballot_.launches_ended = launches_in_ballot_ = launches_ended_;
+  // What all ranks have heard of needs no more bytes.
+  if (const uint64_t number = host_.announcement(); number > announced_) ballot_.announced = number;
   if (joined_) {
     ballot_.all_joined = true;
     ballot_.last_join_round = join_round_;
@@ -294,6 +296,7 @@ void Negotiator::complete_round() {
   agreement_.round = completed_rounds_;
   agreement_.time = ballot_.time + 1;
   agreement_.launches_ended = ballot_.launches_ended;
+  agreement_.announced = announced_ = std::max(announced_, ballot_.announced);
   agreement_.joined = std::move(ballot_.joined);
   agreement_.trial = ballot_.trial;
   agreement_.slowest = ballot_.slowest;

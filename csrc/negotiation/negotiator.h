@@ -44,6 +44,8 @@ class NegotiatorHost {
   virtual Attachment attachment([[maybe_unused]] const std::string& key) { return {}; }
   // The latest Agreement::time of this rank, in any set. A host with one set need not keep it.
   virtual uint64_t time() const { return 0; }
+  // The highest number that this rank has announced to the set; 0 if none. It only rises.
+  virtual uint64_t announcement() const { return 0; }
   virtual ~NegotiatorHost() = default;
 };
 
@@ -220,6 +222,8 @@ class Negotiator final : private KnownOperations {
   std::vector<Known> known_;  // by id
   std::set<uint32_t> free_ids_;
   std::unordered_map<std::string, uint32_t> ids_;
+
+  uint64_t announced_ = 0;  // Agreement::announced of the last round: the same on all ranks
 
   uint64_t completed_rounds_ = 0;
   uint64_t last_round_ = UINT64_MAX;

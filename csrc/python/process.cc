@@ -209,6 +209,8 @@ void bind_process(py::module_& module) {
   module.def("is_homogeneous", &perseus_is_homogeneous);
   module.def("processor_share", &perseus_processor_share);
   module.def("mpi_thread_level", &perseus_mpi_thread_level);
+  module.def("announce", [](uint64_t number) { check(perseus_announce(number)); });
+  module.def("announced", &perseus_announced);
 
   module.def("add_process_set", &add_process_set, py::arg("ranks"));
   module.def(

@@ -101,6 +101,7 @@ class Operation {
   Status status;
   std::vector<int64_t> received_splits;  // alltoall
   uint64_t sequence = 0;                 // see Agreement::Ready
+  uint64_t announced = 0;                // see Agreement
   int32_t last_rank = -1;                // join
   // add_process_set: the set to open or close here, set at submission.
   int32_t new_set = -1;
@@ -130,7 +131,7 @@ class Operation {
     first_error = status = Status();
     non_finite.reset();
     last_rank = new_set = -1;
-    sequence = 0;
+    sequence = announced = 0;
     done.clear();
   }
 };

@@ -215,6 +215,26 @@ PERSEUS_API int32_t perseus_mpi_thread_level(void);
 
 /** @} */
 
+/** @defgroup announcements Announcements
+ * @{ */
+
+/** Announces a number to all ranks of the world, such as that of a change to the job. They learn of
+ * it with the operations that they do anyway, all at the same one: each operation of PERSEUS_WORLD
+ * carries the highest number that a rank had announced when the ranks agreed on that operation. An
+ * operation that this rank submits after this call carries this number, or a higher one. Any rank
+ * may call this at any time. It does not block, sends nothing by itself and wakes nobody. A number
+ * that is not above all that this rank has announced since init has no effect. Returns
+ * PERSEUS_NOT_INITIALIZED before init and after shutdown. */
+PERSEUS_API perseus_status_t perseus_announce(uint64_t number);
+/** Returns the highest number that the operations of PERSEUS_WORLD have carried which have
+ * succeeded on this rank since init, or whose results perseus_wait_on_stream has put in the order
+ * of a stream. Returns 0 if they carried none, or when not initialised. All ranks read the same
+ * number at the same point of their programs, provided that no operation is outstanding there. An
+ * operation's number counts before its callback is called and before a wait for it returns. */
+PERSEUS_API uint64_t perseus_announced(void);
+
+/** @} */
+
 /** @defgroup process_sets Process sets
  * @{ */
 

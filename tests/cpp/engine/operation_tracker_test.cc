@@ -25,7 +25,8 @@ struct OperationTrackerTest : testing::Test {
   ThreadBinding binding;
   Topology topology{0, 2, {0, 0}, {"here"}, {0, 1}};
   Blame blame{topology, "world"};
-  OperationTracker tracker{names, timeline, counters, binding, blame};
+  Announcements announcements;
+  OperationTracker tracker{names, timeline, counters, binding, announcements, blame};
 };
 
 TEST_F(OperationTrackerTest, CountsWhatIsUnderWay) {
@@ -55,6 +56,19 @@ TEST_F(OperationTrackerTest, CompletingGivesTheNameBackAndCallsBack) {
   EXPECT_EQ(seen.message(), "allreduce of 'a': lost rank 1");
   EXPECT_EQ(operation->status.message(), seen.message());
   EXPECT_FALSE(binding.is_bound());
+}
+
+TEST_F(OperationTrackerTest, WhatWasAnnouncedIsNotedBeforeTheOperationIsDone) {
+  const OperationPtr low = begin("low"), high = begin("high"), failed = begin("failed");
+  low->announced = 3;
+  high->announced = 5;
+  failed->announced = 7;
+  high->callback = [&](Operation&) { EXPECT_EQ(announcements.announced(), 5u); };
+  tracker.complete(high, Status::ok());
+  tracker.operation_done(low, Status::ok());
+  EXPECT_EQ(announcements.announced(), 5u) << "it never falls";
+  tracker.complete(failed, Status::aborted("lost rank 1"));
+  EXPECT_EQ(announcements.announced(), 5u) << "others may not have heard of it";
 }
 
 TEST_F(OperationTrackerTest, ThreadsThatWaitAreWoken) {

@@ -66,23 +66,27 @@ class Cluster {
     at(rank).advance();
   }
 
+  void announce(int rank, uint64_t number) { members_[rank]->announced = number; }
+
+  // Delivers a message; returns false if none is on the way.
+  bool deliver_one() {
+    if (channels_.empty()) return false;
+    auto channel = channels_.begin();
+    std::advance(channel, std::uniform_int_distribution<size_t>(0, channels_.size() - 1)(random_));
+    const int to = channel->first.second;
+    const std::vector<std::byte> message = std::move(channel->second.front());
+    channel->second.pop_front();
+    if (channel->second.empty()) channels_.erase(channel);
+    members_[to]->traffic.messages_received += 1;
+    const Status status = at(to).receive(message);
+    if (!status.is_ok()) throw std::runtime_error(status.message());
+    at(to).advance();
+    return true;
+  }
   // Delivers until nothing is on the way; returns how many messages were.
   int deliver_all() {
     int delivered = 0;
-    while (!channels_.empty()) {
-      auto channel = channels_.begin();
-      std::advance(channel,
-                   std::uniform_int_distribution<size_t>(0, channels_.size() - 1)(random_));
-      const int to = channel->first.second;
-      const std::vector<std::byte> message = std::move(channel->second.front());
-      channel->second.pop_front();
-      if (channel->second.empty()) channels_.erase(channel);
-      members_[to]->traffic.messages_received += 1;
-      const Status status = at(to).receive(message);
-      if (!status.is_ok()) throw std::runtime_error(status.message());
-      at(to).advance();
-      ++delivered;
-    }
+    while (deliver_one()) ++delivered;
     return delivered;
   }
 
@@ -128,6 +132,7 @@ class Cluster {
       time_ = std::max(time_, agreement.time);
     }
     uint64_t time() const override { return time_; }
+    uint64_t announcement() const override { return announced; }
     Attachment attachment(const std::string&) override {
       own_input = Cluster::input(index, cluster.input_bytes_);
       return {cluster.kind_of(index), own_input};
@@ -140,6 +145,7 @@ class Cluster {
     std::vector<Agreement> agreements;
     std::vector<std::vector<std::byte>> inputs, sizes;  // by agreement
     std::vector<std::byte> own_input;
+    uint64_t announced = 0;
     uint64_t time_ = 0;
   };
 

@@ -13,8 +13,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from perseus_core import _engine, callbacks, names
+from perseus_core import _engine, callbacks, driver_link, names
 from perseus_core.arguments import whole_number
+from perseus_core.errors import HorovodInternalError
 
 __all__ = [
     "add_process_set",
@@ -85,7 +86,8 @@ def init(ranks: Sequence[int] | None = None) -> None:
         gets a world of its own.
 
     A second call without a shutdown in between does nothing, and warns if it asks for another
-    world. Raises ValueError for a malformed setting, and in a process that a rank has started
+    world. In an elastic job the world is the one that the job's driver decides on; raises
+    driver_link.RemovedError if it has no place for this process. Raises ValueError for a malformed setting, and in a process that a rank has started
     while it was in the job: it would take the rank's place. Raises UnreachableError or
     TimedOutError if the other processes cannot be reached.
     """
@@ -99,17 +101,44 @@ def init(ranks: Sequence[int] | None = None) -> None:
                 stacklevel=2,
             )
         return
+    if (driver := driver_link.link()) is not None:
+        _join_next_world(driver, asked)
+    else:
+        _join_given_world(asked)
+    _note_holder()
+    _places.clear()
+    _world = asked
+    names.restart()
+    _at_exit()
+
+
+def _join_given_world(asked: list[int] | None) -> None:
     with find_place(asked) as place:
         if place is not None:
             _engine.init(asked, None, place)
         else:
             with open_meeting_board() as board:
                 _engine.init(asked, board)
-    _note_holder()
-    _places.clear()
-    _world = asked
-    names.restart()
-    _at_exit()
+
+
+def _join_next_world(driver: driver_link.DriverLink, asked: list[int] | None) -> None:
+    """Joins the world that the driver of an elastic job has this process in."""
+    if asked is not None:
+        raise ValueError(
+            f"init was given ranks {asked}; it must have none in an elastic job, whose driver "
+            "decides who is in a world"
+        )
+    failure = ""
+    while True:
+        world = driver.next_world(failure)
+        rendezvous, secret = os.environ["PERSEUS_RENDEZVOUS"], os.environ["PERSEUS_SECRET"]
+        place = Place(world.worker, world.started, rendezvous, secret, False, world.meeting)
+        try:
+            _engine.init(world.workers, None, place)
+        except HorovodInternalError as error:
+            failure = str(error)  # one of them has ended meanwhile; the driver knows better
+            continue
+        return driver.has_joined()
 
 
 def launched_as() -> tuple[int, int, str]:

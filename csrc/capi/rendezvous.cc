@@ -35,8 +35,9 @@ perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, in
                                           int32_t least, const char* secret,
                                           const char* const* hosts,
                                           perseus_rendezvous_t** rendezvous) {
-  if (port == nullptr || rendezvous == nullptr || *port < 0 || *port > UINT16_MAX || size < 1) {
-    return to_c(Status::invalid_argument("a rendezvous needs a port and at least one rank"));
+  if (port == nullptr || rendezvous == nullptr || *port < 0 || *port > UINT16_MAX || size < 0) {
+    return to_c(
+        Status::invalid_argument("a rendezvous needs a port, and no negative number of ranks"));
   }
   const auto bytes = perseus::from_hex(secret == nullptr ? "" : secret);
   if (!bytes.is_ok()) return to_c(bytes.status());

@@ -61,8 +61,8 @@ int32_t call_board(void* user, int32_t generation, int32_t port) {
   });
 }
 
-// The rank, the number of ranks, the rendezvous, its secret, whether others may know that, and which
-// of the meetings at the rendezvous it is.
+// The rank, the number of ranks, the rendezvous, its secret, whether others may know that, and
+// which of the meetings at the rendezvous it is.
 using WorldPlace = std::tuple<int32_t, int32_t, std::string, std::string, bool, int32_t>;
 
 void init(const std::optional<std::vector<int32_t>>& ranks, const py::object& board,

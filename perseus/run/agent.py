@@ -31,6 +31,7 @@ if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run.launcher_stream import END, LauncherStream
     from perseus.run.rank_input import RankInput
     from perseus.run.rank_process import IGNORED, Rank, threads_of_a_rank
+    from perseus.run.rank_sockets import DriverSocket
 else:  # run by its path: what is beside this file needs no package either
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import agent_protocol as protocol
@@ -121,6 +122,7 @@ class Agent:
             whole,
             self._open_stdin(number),
             has_result=self._payload is not None,
+            has_driver=self._job.get("has_driver", False),
         )
         self._ranks[rank.process.pid] = rank
         for kind in rank.pipes:
@@ -177,7 +179,10 @@ class Agent:
                     processes.kill(process, number)
         elif command == protocol.INPUT:
             if self._input:
-                self._input.write(argument)
+                self._input.write(argument[protocol.COUNT.size :])
+        elif command == protocol.TELL:
+            number, _ = protocol.RANK_AND_COUNT.unpack_from(argument)
+            self._tell(number, argument[protocol.RANK_AND_COUNT.size :])
         elif command in (protocol.HOLD, protocol.GO_ON):
             self._hold(command == protocol.HOLD)
         elif command == protocol.ASK:
@@ -188,6 +193,22 @@ class Agent:
             self._terminate()
             if command == protocol.KILL_ALL:
                 self._kill_at = time.monotonic()
+
+    def _tell(self, number: int, message: bytes) -> None:
+        for rank in self._ranks.values():
+            if rank.rank == number and rank.running and rank.driver:
+                rank.driver.write(message)
+                self._serve_driver(rank, rank.driver)
+
+    def _serve_driver(self, rank: Rank, driver: DriverSocket) -> None:
+        """Sends a rank what it has room for, and forwards what it says."""
+        events = selectors.EVENT_READ
+        if driver.flush():
+            events |= selectors.EVENT_WRITE
+        self._forward(rank, protocol.TO_DRIVER)
+        if protocol.TO_DRIVER in rank.pipes:
+            serve = functools.partial(self._serve_driver, rank, driver)
+            self._selector.modify(driver, events, serve)
 
     def _forward(self, rank: Rank, kind: int) -> bool:
         """Sends what a pipe holds to the launcher; returns whether there may be more."""

@@ -106,10 +106,10 @@ class Failures:
         failure = Failure(rank, f"rank {rank} on host {host} {how}", code)
         if self._goes_on_without([rank], how, failure.message):
             return
-        if self._job.least is None:
+        if self._outcomes.least is None:
             self._ended(rank, how)  # tells ranks that wait for it in init
         elif not self.first:
-            left = f"too few ranks are left: {self._outcomes.left} of at least {self._job.least}"
+            left = f"too few ranks are left: {self._outcomes.left} of at least {self._outcomes.least}"
             self.fail(rank, f"{failure.message}; {left}", failure.exit_code)
         if self.first or not self._outcomes.is_victim(rank):
             self.fail(failure.rank, failure.message, failure.exit_code)
@@ -174,7 +174,7 @@ class Failures:
             return
         if not self._outcomes.have_been_given_up(left, left_out):
             return
-        if self._job.least is not None:
+        if self._outcomes.least is not None:
             for rank in left:
                 self._kill_given_up(rank)
             return

@@ -141,6 +141,10 @@ class AgentConnection:
         """Gives the agent of rank 0 something for that rank's stdin, which ends with b""."""
         self._tell(protocol.INPUT + protocol.COUNT.pack(len(data)) + data)
 
+    def tell(self, rank: int, message: bytes) -> None:
+        """Gives a rank of an elastic job a message of the driver's."""
+        self._tell(protocol.TELL + protocol.RANK_AND_COUNT.pack(rank, len(message)) + message)
+
     def _tell(self, command: bytes) -> None:
         self._outgoing.append(memoryview(command))
         if self.flush():
@@ -207,7 +211,7 @@ class AgentConnection:
         if kind in protocol.OF_RANKS and rank not in self.ranks:
             return f"spoke of rank {rank}, which it does not have"
         if (
-            kind > protocol.HERE
+            kind > protocol.TO_DRIVER
             or (kind == protocol.EXIT and not _is_status(payload))
             or (kind == protocol.INPUT_TAKEN and len(payload) != protocol.COUNT.size)
         ):

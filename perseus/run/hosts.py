@@ -76,20 +76,29 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
             f"{size} ranks do not fit on {available} slot{'s' * (available != 1)} ({places}); "
             "give the hosts more slots or start fewer ranks"
         )
-    every_place = ((host.name, i) for host in hosts for i in range(host.slots))
-    places_of_ranks = list(islice(every_place, size))
-    local_sizes = Counter(name for name, _ in places_of_ranks)
-    cross_sizes = Counter(local_rank for _, local_rank in places_of_ranks)
+    every_host = (host.name for host in hosts for _ in range(host.slots))
+    return slots_on(list(islice(every_host, size)))
+
+
+def slots_on(hosts: Sequence[str]) -> list[Slot]:
+    """Returns the place of each rank, given the host of each."""
+    local_sizes = Counter(hosts)
+    on_host: Counter[str] = Counter()
+    local_ranks = []
+    for host in hosts:
+        local_ranks.append(on_host[host])
+        on_host[host] += 1
+    cross_sizes = Counter(local_ranks)
     seen: Counter[int] = Counter()
     slots = []
-    for rank, (name, local_rank) in enumerate(places_of_ranks):
+    for rank, (host, local_rank) in enumerate(zip(hosts, local_ranks, strict=True)):
         slots.append(
             Slot(
                 rank=rank,
-                size=size,
-                host=name,
+                size=len(hosts),
+                host=host,
                 local_rank=local_rank,
-                local_size=local_sizes[name],
+                local_size=local_sizes[host],
                 cross_rank=seen[local_rank],
                 cross_size=cross_sizes[local_rank],
             )

@@ -5,12 +5,19 @@ from __future__ import annotations
 import selectors
 import signal
 import time
+from collections.abc import Sequence
 from itertools import groupby
 
 from perseus.run import agent_protocol as protocol
 from perseus.run.ending import AGENT_SECONDS, NEVER, Ending
 from perseus.run.failures import Failure, Failures, name_ranks
-from perseus.run.host_connection import AGENT, AgentConnection, Frame, HostConnection
+from perseus.run.host_connection import (
+    AGENT,
+    AgentConnection,
+    Frame,
+    HostConnection,
+    JobDescription,
+)
 from perseus.run.hosts import is_local
 from perseus.run.job import Job
 from perseus.run.last_output import LastOutput
@@ -33,7 +40,7 @@ class Launcher:
         self._flushed: set[int] = set()  # the connections that wait for room
         self._messages = LauncherMessages(output, verbose=job.verbose, quiet=job.quiet)
         self._ending = Ending(job.grace)
-        self._failures = Failures(job, output, self._messages, self._ending, self._kill)
+        self._failures = self._make_failures()
         self._running = self._failures.running
         self._signals = ReceivedSignals()
         self._feed: StdinFeed | None = None
@@ -62,6 +69,9 @@ class Launcher:
                 self._write_out(is_over)
         return self.failure.exit_code if self.failure else 0
 
+    def _make_failures(self) -> Failures:
+        return Failures(self._job, self._output, self._messages, self._ending, self._kill)
+
     @property
     def failure(self) -> Failure | None:
         """Returns the failure that has ended the job."""
@@ -76,19 +86,19 @@ class Launcher:
         by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
         for name, slots in groupby(by_host, key=lambda slot: slot.host):
             here = list(slots)
-            self._messages.log(f"host {name}: ranks {', '.join(str(slot.rank) for slot in here)}")
-            host = HostConnection(
-                name,
-                [slot.rank for slot in here],
-                self._agent_command(name),
-                self._job.description_for(name, here),
-                self._job.stdin,
-            )
-            self._selector.register(
-                host.stderr, selectors.EVENT_READ, lambda host=host: self._read_stderr(host)
-            )
-            self._add(host)
+            ranks = [slot.rank for slot in here]
+            self._connect(name, ranks, self._job.description_for(name, here))
         self._start_deadline = time.monotonic() + self._job.start_timeout
+
+    def _connect(
+        self, name: str, ranks: Sequence[int], description: JobDescription
+    ) -> AgentConnection:
+        """Has an agent start these ranks on a host."""
+        self._messages.log(f"host {name}: ranks {', '.join(map(str, ranks))}")
+        host = HostConnection(name, ranks, self._agent_command(name), description, self._job.stdin)
+        self._selector.register(host.stderr, selectors.EVENT_READ, lambda: self._read_stderr(host))
+        self._add(host)
+        return host
 
     def _watch_writers(self) -> None:
         self._output.writers.register(self._selector)
@@ -121,7 +131,7 @@ class Launcher:
         return command
 
     def _watch(self) -> None:
-        while self._running or self._awaits_agents():
+        while self._goes_on():
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
             for number in self._signals.take():
@@ -135,6 +145,9 @@ class Launcher:
             if now >= self._ending.give_up_at:
                 break
         self._failures.fail_for_victim()
+
+    def _goes_on(self) -> bool:
+        return bool(self._running) or self._awaits_agents()
 
     def _awaits_agents(self) -> bool:
         """Returns whether processes that ranks have started may still have the grace."""

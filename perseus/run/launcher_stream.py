@@ -25,7 +25,10 @@ _ARGUMENTS = {
     protocol.KILL: protocol.RANK.size,
     protocol.SIGNAL: protocol.NUMBER.size,
     protocol.INPUT: protocol.COUNT.size,
+    protocol.TELL: protocol.RANK_AND_COUNT.size,
 }
+#: Commands whose argument ends with a count, which as many bytes follow.
+_COUNTED = (protocol.INPUT, protocol.TELL)
 
 
 class LauncherStream:
@@ -97,13 +100,13 @@ class LauncherStream:
         """Yields the commands that have arrived before."""
         while self._received:
             command = bytes(self._received[:1])
-            begin, end = 1, 1 + _ARGUMENTS.get(command, 0)
-            if command == protocol.INPUT and len(self._received) >= end:
-                (count,) = protocol.COUNT.unpack_from(self._received, 1)
-                begin, end = end, end + count
+            end = 1 + _ARGUMENTS.get(command, 0)
+            if command in _COUNTED and len(self._received) >= end:
+                (count,) = protocol.COUNT.unpack_from(self._received, end - protocol.COUNT.size)
+                end += count
             if len(self._received) < end:
                 break
-            argument = bytes(self._received[begin:end])
+            argument = bytes(self._received[1:end])
             del self._received[:end]
             yield command, argument
 

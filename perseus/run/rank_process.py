@@ -17,6 +17,8 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING or __package__:
     from perseus.run import processes
     from perseus.run.agent_protocol import (
+        DRIVER_FD,
+        DRIVER_INODE,
         LARGE_PIECE,
         NEWS,
         NEWS_FD,
@@ -25,11 +27,14 @@ if TYPE_CHECKING or __package__:
         RESULT_FD,
         STDERR,
         STDOUT,
+        TO_DRIVER,
     )
-    from perseus.run.news_socket import NewsSocket
+    from perseus.run.rank_sockets import DriverSocket, NewsSocket, RankSocket
 else:  # in an agent, which is run by its path
     import processes
     from agent_protocol import (
+        DRIVER_FD,
+        DRIVER_INODE,
         LARGE_PIECE,
         NEWS,
         NEWS_FD,
@@ -38,8 +43,9 @@ else:  # in an agent, which is run by its path
         RESULT_FD,
         STDERR,
         STDOUT,
+        TO_DRIVER,
     )
-    from news_socket import NewsSocket
+    from rank_sockets import DriverSocket, NewsSocket, RankSocket
 
 #: The agent ignores these signals, which are for the launcher: it ends the job, or has the agents
 #: pass them on to the ranks.
@@ -54,6 +60,7 @@ class Rank:
     Args:
       stdin: is closed here.
       has_result: whether it gets a pipe for its result.
+      has_driver: whether it gets a socket to speak with the driver of an elastic job.
 
     Raises OSError if it cannot be started.
     """
@@ -67,14 +74,18 @@ class Rank:
         stdin: int,
         *,
         has_result: bool,
+        has_driver: bool,
     ):
         self.rank = rank
         self.running = True
         result_read, result_write = os.pipe()
         news = NewsSocket()
-        number = news.other_end.fileno()
-        whole = {**environment, NEWS_FD: str(number), NEWS_INODE: str(news.other_inode)}
-        kept = [number]
+        self.driver = DriverSocket() if has_driver else None
+        whole = {**environment, **news.variables(NEWS_FD, NEWS_INODE)}
+        kept = [news.other_end.fileno()]
+        if self.driver:
+            whole |= self.driver.variables(DRIVER_FD, DRIVER_INODE)
+            kept.append(self.driver.other_end.fileno())
         if has_result:
             widen(result_write)
             whole[RESULT_FD] = str(result_write)
@@ -95,33 +106,40 @@ class Rank:
             )
         except OSError:
             os.close(result_read)
-            news.close()
+            for rank_socket in self._sockets(news):
+                rank_socket.close()
             raise
         finally:
             os.close(stdin)
             os.close(result_write)
-            news.other_end.close()
+            for rank_socket in self._sockets(news):
+                rank_socket.other_end.close()
         assert self.process.stdout and self.process.stderr
-        self.pipes: dict[int, IO[bytes] | NewsSocket] = {
+        self.pipes: dict[int, IO[bytes] | RankSocket] = {
             STDOUT: self.process.stdout,
             STDERR: self.process.stderr,
             RESULT: os.fdopen(result_read, "rb"),
             NEWS: news,
         }
+        if self.driver:
+            self.pipes[TO_DRIVER] = self.driver
         for pipe in self.pipes.values():
             os.set_blocking(pipe.fileno(), False)
+
+    def _sockets(self, news: NewsSocket) -> list[RankSocket]:
+        return [news, self.driver] if self.driver else [news]
 
     def read(self, kind: int) -> bytes | None:
         """Returns some of what a pipe holds; None at its end. Raises BlockingIOError if none."""
         pipe = self.pipes[kind]
-        if isinstance(pipe, NewsSocket):
+        if isinstance(pipe, RankSocket):
             return pipe.read()
         return os.read(pipe.fileno(), LARGE_PIECE if kind == RESULT else _PIECE) or None
 
     def most_reads(self, kind: int) -> int:
         """Returns after how many reads all is read that a pipe holds now."""
         pipe = self.pipes[kind]
-        if isinstance(pipe, NewsSocket):
+        if isinstance(pipe, RankSocket):
             return _MOST_NEWS
         return 1 + fcntl.fcntl(pipe.fileno(), fcntl.F_GETPIPE_SZ) // _PIECE
 

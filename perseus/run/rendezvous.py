@@ -38,12 +38,14 @@ class ServedRendezvous:
 
     Attributes:
       seen_from: from a host to the "address:port" at which it reaches the rendezvous.
+      add_rank: notes that one more rank is started, on a host; its number is the next one.
       note_ended: notes that the process of a rank has ended, and how.
       left_out: returns the ranks that were missing when the survivors met.
       has_met: returns whether these ranks have met in a world of this name, which only they know.
     """
 
     seen_from: Callable[[str], str]
+    add_rank: Callable[[str], None] = lambda _: None
     note_ended: Callable[[int, str], None] = lambda *_: None
     left_out: Callable[[], Sequence[int]] = tuple
     has_met: Callable[[str, Sequence[int]], bool] = lambda *_: False
@@ -70,6 +72,7 @@ def serve_rendezvous(
     with served as rendezvous:
         yield ServedRendezvous(
             lambda host: _join(addresses[host], rendezvous.port),
+            rendezvous.add_rank,
             rendezvous.note_ended,
             rendezvous.left_out,
             rendezvous.has_met,

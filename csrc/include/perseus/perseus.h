@@ -647,17 +647,17 @@ PERSEUS_API perseus_status_t perseus_check_environment(const char* const* enviro
 
 /** The service through which the ranks of a job find each other. */
 typedef struct perseus_rendezvous perseus_rendezvous_t;
-/** Serves the exchange of addresses for a job of `size` ranks, on `address` ("" for every
- * interface; several are separated by commas) and *port (0: any free port, which is written back).
- * `secret` is the job's secret, in hexadecimal. With PERSEUS_SURVIVORS=1, `least` ranks (1 to
- * `size`) are enough to go on without the others. `hosts` gives the host of each rank, for errors;
- * NULL if they are unknown. */
+/** Serves the exchange of addresses for a job of `size` ranks, which may be 0 at first, on
+ * `address` ("" for every interface; several are separated by commas) and *port (0: any free port,
+ * which is written back). `secret` is the job's secret, in hexadecimal. With PERSEUS_SURVIVORS=1,
+ * `least` ranks (1 to `size`) are enough to go on without the others. `hosts` gives the host of
+ * each rank, for errors; NULL if they are unknown. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, int32_t least,
                                                       const char* secret, const char* const* hosts,
                                                       perseus_rendezvous_t** rendezvous);
-/** Tells the rendezvous that the launcher starts one more rank, whose number is the next one. `host`
- * is for errors, and counts only if perseus_rendezvous_start has been given hosts. */
+/** Tells the rendezvous that the launcher starts one more rank, whose number is the next one.
+ * `host` is for errors, and counts only if perseus_rendezvous_start has been given hosts. */
 PERSEUS_API perseus_status_t perseus_rendezvous_add_rank(perseus_rendezvous_t* rendezvous,
                                                          const char* host);
 /** Tells the rendezvous that the process of this rank has ended. Survivors then meet without it; in

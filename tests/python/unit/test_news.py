@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perseus.run.news import Accusation, Met, parse_news
-from perseus.run.news_socket import NewsSocket
+from perseus.run.rank_sockets import NewsSocket
 
 LAUNCHER = [sys.executable, "-m", "perseus.run", "-np", "2"]
 #: Begins before the rank, in whose place it speaks: of a world that it has made up, and as engines

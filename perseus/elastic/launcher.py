@@ -1,0 +1,275 @@
+"""Runs an elastic job: does what its driver decides, and tells the driver what happens."""
+
+from __future__ import annotations
+
+import os
+import queue
+import selectors
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+
+from perseus.elastic import messages
+from perseus.elastic.discovery import Discovery, HostSource
+from perseus.elastic.driver import NEVER, Driver, NextWorld
+from perseus.elastic.host_table import Change
+from perseus.elastic.options import ElasticOptions
+from perseus.elastic.workers import State, Worker, rank_order
+from perseus.run import agent_protocol as protocol
+from perseus.run.ending import Ending
+from perseus.run.environment import rank_environment
+from perseus.run.failures import Failures, how_it_ended, name_ranks
+from perseus.run.host_connection import AgentConnection, Frame
+from perseus.run.hosts import Host, Slot, slots_on
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
+from perseus.run.launcher_messages import LauncherMessages
+from perseus.run.output import Output
+from perseus.run.rank_outcomes import RankOutcomes
+from perseus.run.received import Received
+
+__all__ = ["ElasticLauncher"]
+
+# Workers that the job has no place for have so long to end by themselves.
+_SECONDS_TO_LEAVE = 30.0
+
+
+class ElasticFailures(Failures):
+    """The job goes on without whoever fails; its driver says when it ends."""
+
+    def __init__(
+        self,
+        job: Job,
+        output: Output,
+        lines: LauncherMessages,
+        ending: Ending,
+        kill: Callable[[int], str | None],
+        is_expected: Callable[[int], bool],
+    ):
+        super().__init__(job, output, lines, ending, kill)
+        self._outcomes = RankOutcomes(0, least=1)
+        self._is_expected = is_expected
+
+    def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
+        if self.first:
+            return False
+        for rank in ranks:
+            self._ended(rank, how)
+        if not all(map(self._is_expected, ranks)):
+            self._messages.say(f"{message}; the other {len(self.running)} go on")
+        return True
+
+
+class ElasticLauncher(Launcher):
+    """Runs one elastic job. The ranks of the launcher's own words are the workers' numbers.
+
+    Args:
+      job: without slots, which come as workers are started.
+      size: how many slots to wait for at first.
+      hosts: those that the source has found first.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        output: Output,
+        options: ElasticOptions,
+        size: int,
+        source: HostSource,
+        hosts: Sequence[Host],
+    ):
+        super().__init__(job, output)
+        self._slots: list[Slot] = []
+        job.slots = self._slots
+        self._options = options
+        self._driver = Driver(options, size, self)
+        self._first_hosts = hosts
+        self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        os.set_blocking(self._wakeup_read, False)
+        self._discovery = Discovery(source, self._take_hosts)
+        self._silent_until: dict[AgentConnection, float] = {}
+        self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
+
+    @property
+    def results_by_rank(self) -> list[Received]:
+        """Returns what the ranks of the last world have sent."""
+        last = [w for w in self._driver.workers if w.meeting == self._driver.meeting]
+        return [self.results[w.number] for w in sorted(last, key=lambda w: w.rank or 0)]
+
+    # ---- Launcher
+
+    def _make_failures(self) -> Failures:
+        return ElasticFailures(
+            self._job, self._output, self._messages, self._ending, self._kill, self._is_expected
+        )
+
+    def _start(self) -> None:
+        self._watch_writers()
+        self._start_deadline = NEVER
+        self._selector.register(self._wakeup_read, selectors.EVENT_READ, self._read_hosts)
+        self._driver.hosts_found(self._first_hosts)
+        self._discovery.start()
+
+    def _stop(self) -> None:
+        self._driver.is_over = True
+        self._discovery.stop()
+        super()._stop()
+        for end in (self._wakeup_read, self._wakeup_write):
+            os.close(end)
+
+    def _goes_on(self) -> bool:
+        if self.failure or self._ending.has_begun:
+            self._driver.is_over = True
+        return not self._driver.is_over or super()._goes_on()
+
+    def _next_deadline(self) -> float:
+        deadlines = [super()._next_deadline(), *self._silent_until.values()]
+        if not self._driver.is_over:
+            deadlines.append(self._driver.next_deadline())
+        return min(*deadlines, *self._leave_by.values())
+
+    def _handle_deadlines(self, now: float) -> None:
+        super()._handle_deadlines(now)
+        for host, until in list(self._silent_until.items()):
+            if host.ready:
+                del self._silent_until[host]
+            elif now >= until:
+                del self._silent_until[host]
+                host.give_up(f"it has not answered within {self._job.start_timeout} s")
+                self._leave(host)
+        for number in [number for number, moment in self._leave_by.items() if now >= moment]:
+            del self._leave_by[number]
+            self._kill(number)
+        if not self._driver.is_over:
+            self._driver.handle_deadlines()
+
+    def _handle(self, host: AgentConnection, frame: Frame) -> None:
+        if frame.kind == protocol.TO_DRIVER:
+            self._take_message(frame.rank, frame.payload)
+        elif frame.kind == protocol.ERROR:
+            self._running.pop(frame.rank, None)
+            why = frame.payload.decode(errors="replace")
+            self._failures.lost([frame.rank], f"worker {frame.rank} on host {host.host}: {why}")
+            self._driver.ended(frame.rank, why)
+        else:
+            super()._handle(host, frame)
+
+    def _take_message(self, number: int, message: bytes) -> None:
+        match messages.parse(message):
+            case messages.Ready(failure):
+                self._driver.ready(number, failure)
+            case messages.Begun():
+                self._driver.began_function(number)
+            case messages.Finished():
+                self._driver.finished(number)
+
+    def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
+        super()._exited(host, rank, status)
+        self._leave_by.pop(rank, None)
+        self._driver.ended(rank, how_it_ended(status)[0] if status else None)
+
+    def _lost(self, host: AgentConnection) -> None:
+        lost = [rank for rank in host.ranks if rank in self._running]
+        for rank in lost:
+            del self._running[rank]
+        if not lost:
+            return
+        said = host.stderr_tail.decode(errors="replace").strip()
+        words = host.given_up_because or said or "it gave no reason"
+        where = f"host {host.host} ({name_ranks(lost)})"
+        if host.ready:
+            how = "was lost with its host"
+            self._failures.lost(lost, f"the connection to {where} ended: {words}")
+        else:
+            how = "could not be started"
+            self._failures.lost(lost, f"no rank could be started on {where}: {words}")
+        for rank in lost:
+            self._driver.ended(rank, how)
+
+    # ---- Discovery
+
+    def _take_hosts(self, hosts: list[Host]) -> None:
+        """Takes what discovery finds, in its thread."""
+        self._found.put(hosts)
+        os.write(self._wakeup_write, b"h")
+
+    def _read_hosts(self) -> None:
+        os.read(self._wakeup_read, 4096)
+        while not self._found.empty():
+            hosts = self._found.get()
+            self._messages.log("hosts: " + ", ".join(f"{h.name}:{h.slots}" for h in hosts))
+            self._driver.hosts_found(hosts)
+
+    # ---- Owner
+
+    def start(self, starting: Sequence[Worker]) -> None:
+        hosts = [host.name for host in self._driver.table.usable]
+        ordered = rank_order(self._driver.workers.staying(), hosts)
+        planned = dict(
+            zip(
+                (worker.number for worker in ordered),
+                slots_on([worker.place[0] for worker in ordered]),
+                strict=True,
+            )
+        )
+        for worker in starting:
+            slot = planned[worker.number]
+            self._slots.append(slot)
+            self._running[worker.number] = slot
+            self.results[worker.number] = Received()
+            if self._job.rendezvous:
+                self._job.rendezvous.add_rank(slot.host)
+        for name, of_host in groupby(starting, key=lambda worker: worker.place[0]):
+            self._start_on(name, {worker.number: planned[worker.number] for worker in of_host})
+
+    def _start_on(self, host: str, slots: Mapping[int, Slot]) -> None:
+        """Has an agent start workers, given what their ranks will be if nothing comes between."""
+        description = self._job.description_for(host, list(slots.values()))
+        description["has_driver"] = True
+        description["local_size"] = max(slot.local_size for slot in slots.values())
+        description["environment"]["PERSEUS_ELASTIC_JOIN"] = self._options.join
+        description["ranks"] = [
+            {"rank": number, "environment": rank_environment(slot)}
+            for number, slot in slots.items()
+        ]
+        connection = self._connect(host, list(slots), description)
+        self._silent_until[connection] = time.monotonic() + self._job.start_timeout
+
+    def kill(self, worker: Worker, why: str) -> None:
+        self._messages.log(f"killing worker {worker.number} on host {worker.place[0]}: {why}")
+        self._kill(worker.number)
+
+    def enter(self, worker: Worker, world: NextWorld) -> None:
+        self._tell(worker.number, messages.world_message(worker.number, world))
+        if worker.rank == 0:
+            self._messages.log(
+                f"world {world.meeting}: its ranks are workers "
+                f"{', '.join(map(str, world.workers))}"
+            )
+
+    def refuse(self, worker: Worker, why: str) -> None:
+        self._tell(worker.number, messages.refusal(why))
+        self._leave_by[worker.number] = time.monotonic() + _SECONDS_TO_LEAVE
+
+    def notify(self, worker: Worker, number: int, change: Change) -> None:
+        self._tell(worker.number, messages.change_message(number, change, time.time()))
+
+    def say(self, message: str) -> None:
+        self._messages.say(message)
+
+    def end(self, failure: str | None) -> None:
+        if failure is not None:
+            return self._failures.fail(None, failure, 1)
+        for worker in self._driver.workers.alive():
+            if worker.state is not State.FINISHED:
+                self._leave_by.setdefault(worker.number, time.monotonic() + _SECONDS_TO_LEAVE)
+
+    def _tell(self, number: int, message: bytes) -> None:
+        for host in self._hosts:
+            if number in host.ranks:
+                host.tell(number, message)
+
+    def _is_expected(self, number: int) -> bool:
+        worker = self._driver.workers[number]
+        return worker.is_leaving or self._driver.is_over

@@ -1,0 +1,74 @@
+"""The words between the driver of an elastic job and its workers, each a JSON object.
+
+A worker says `ready` (and why its last meeting failed) each time that it wants a world, and is told
+`world` or `refusal`. It says `begun` and `finished` of its training function. It is told `change`
+when the next world will be another one.
+
+perseus_core.driver_link has the worker's end, and a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from perseus.elastic.driver import NextWorld
+from perseus.elastic.host_table import Change
+
+__all__ = ["Begun", "Finished", "Ready", "change_message", "parse", "refusal", "world_message"]
+
+
+@dataclass(frozen=True)
+class Ready:
+    failure: str  # of its last meeting; "" if that has not failed
+
+
+@dataclass(frozen=True)
+class Begun:
+    pass
+
+
+@dataclass(frozen=True)
+class Finished:
+    pass
+
+
+def parse(message: bytes) -> Ready | Begun | Finished | None:
+    """Returns None for what makes no sense: the words of another program of the worker's."""
+    try:
+        said = json.loads(message)
+    except ValueError:
+        return None
+    match said:
+        case {"says": "ready", "failure": str(failure)}:
+            return Ready(failure)
+        case {"says": "begun"}:
+            return Begun()
+        case {"says": "finished"}:
+            return Finished()
+    return None
+
+
+def world_message(worker: int, world: NextWorld) -> bytes:
+    return _encode(
+        says="world",
+        worker=worker,
+        meeting=world.meeting,
+        workers=list(world.workers),
+        started=world.started,
+        change=world.change,
+    )
+
+
+def refusal(why: str) -> bytes:
+    return _encode(says="refusal", why=why)
+
+
+def change_message(number: int, change: Change, moment: float) -> bytes:
+    """`moment` is in seconds of the Unix epoch."""
+    return _encode(says="change", number=number, change=int(change), moment=moment)
+
+
+def _encode(**said: Any) -> bytes:
+    return json.dumps(said).encode()

@@ -1,0 +1,97 @@
+"""The workers of an elastic job: its processes, each from its start to its end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+
+__all__ = ["Place", "State", "Worker", "Workers", "rank_order"]
+
+#: A host, and the number of one of its slots.
+Place = tuple[str, int]
+
+
+class State(enum.Enum):
+    STARTING = enum.auto()  # it has not called init yet
+    WAITING = enum.auto()  # it is in init, and in no world
+    MEMBER = enum.auto()  # it is in the current world
+    FINISHED = enum.auto()  # its training function has returned
+    GONE = enum.auto()  # the process has ended
+
+
+@dataclass
+class Worker:
+    number: int  # of all that were ever started; no other worker gets it
+    place: Place
+    state: State = State.STARTING
+    rank: int | None = None  # in the last world that it was in
+    is_in_function: bool = False  # whether its training function has begun, and not returned
+    meeting: int = 0  # of the last world that it was in
+    is_leaving: bool = False  # whether the job has no place for it any more
+    is_told_to_end: bool = False  # whether it has been killed, or refused a world
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state is not State.GONE
+
+    @property
+    def is_old(self) -> bool:
+        """Returns whether it has been in a world, and so may have a state that others need."""
+        return self.rank is not None
+
+
+@dataclass
+class Workers:
+    """All workers, by number."""
+
+    _all: list[Worker] = field(default_factory=list)
+
+    def add(self, place: Place) -> Worker:
+        worker = Worker(len(self._all), place)
+        self._all.append(worker)
+        return worker
+
+    def __getitem__(self, number: int) -> Worker:
+        return self._all[number]
+
+    def __len__(self) -> int:
+        """Returns how many were ever started."""
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._all)
+
+    def alive(self) -> list[Worker]:
+        return [worker for worker in self._all if worker.is_alive]
+
+    def staying(self) -> list[Worker]:
+        """Returns those that are alive, and whose slots are still the job's."""
+        return [worker for worker in self.alive() if not worker.is_leaving]
+
+    def of_state(self, *states: State) -> list[Worker]:
+        return [worker for worker in self.staying() if worker.state in states]
+
+
+def rank_order(workers: Iterable[Worker], hosts: Sequence[str]) -> list[Worker]:
+    """Returns the workers in the order of their ranks in the next world.
+
+    Those of a host stand together. Rank 0 has been in a world before if anyone has: it gives its
+    state to the new ones. `hosts` are in the order in which new ones are to be used.
+    """
+    newest = len(hosts)
+    place_of = {host: index for index, host in enumerate(hosts)}
+
+    def seniority(worker: Worker) -> tuple[bool, int, int]:
+        return (not worker.is_old, worker.rank or 0, worker.place[1])
+
+    ordered = sorted(
+        workers,
+        key=lambda worker: (*seniority(worker)[:2], place_of.get(worker.place[0], newest)),
+    )
+    first_of_host: dict[str, int] = {}
+    for index, worker in enumerate(ordered):
+        first_of_host.setdefault(worker.place[0], index)
+    return sorted(ordered, key=lambda worker: (first_of_host[worker.place[0]], seniority(worker)))
+

@@ -1,0 +1,229 @@
+"""This process's end of the connection to the driver of an elastic job.
+
+The driver, in the launcher, decides which processes form each world. init asks it for the next one;
+the process hears from it when that is going to be another one than the present. In other jobs there
+is no driver, and `link` returns None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from perseus_core import _engine
+from perseus_core.errors import AbortedError, HorovodInternalError
+
+__all__ = ["Change", "DriverLink", "RemovedError", "World", "is_elastic", "joins_at_once", "link"]
+
+# They are named in perseus.run.agent_protocol, too.
+_FD = "PERSEUS_DRIVER_FD"
+_INODE = "PERSEUS_DRIVER_INODE"
+_JOIN = "PERSEUS_ELASTIC_JOIN"
+
+_LONGEST = 1 << 20  # bytes of a message
+# So often a thread that waits looks for signals.
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+class RemovedError(RuntimeError):
+    """The job has no place for this process any more, which is to end: its host has been removed,
+    for example, or the job has finished."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A world that this process is to be in."""
+
+    worker: int  # the number of this process among all that the job has ever started
+    meeting: int  # counts the worlds, from 1
+    workers: list[int]  # in the order of their ranks
+    started: int  # how many processes the job has ever started
+    change: int  # the number of the last change that this world takes into account
+
+
+@dataclass(frozen=True)
+class Change:
+    """The next world is going to be another one."""
+
+    number: int
+    what: int  # 1: ranks leave; 2: ranks join; 3: both
+    moment: float  # seconds of the Unix epoch
+
+
+Listener = Callable[[Change], object]
+
+
+class DriverLink:
+    """Any thread may call it, but only one at a time asks for a world."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._process = os.getpid()
+        self._answers: queue.SimpleQueue[World | RemovedError | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._listeners: list[Listener] = []
+        self._changes: list[Change] = []  # that no listener has heard of, since there was none
+        self.world: World | None = None  # the last one
+        self._latest = 0  # the number of the last change that has been heard of
+        threading.Thread(target=self._read, name="perseus driver link", daemon=True).start()
+
+    def next_world(self, failure: str = "") -> World:
+        """Returns the world that this process is to be in now; waits until all have come.
+
+        Args:
+          failure: why the meeting in the last one has failed, if it has.
+
+        Raises RemovedError if the job has no place for this process; AbortedError if the driver has
+        ended.
+        """
+        self._tell(says="ready", failure=failure)
+        while True:
+            try:
+                # With a time-out, so that handlers of signals run meanwhile.
+                answer = self._answers.get(timeout=_SECONDS_BETWEEN_LOOKS)
+            except queue.Empty:
+                continue
+            if answer is None:
+                self._answers.put(None)
+                raise AbortedError("the job's launcher has ended, so no ranks can meet again")
+            if isinstance(answer, RemovedError):
+                raise answer
+            self.world = answer
+            return answer
+
+    def has_joined(self) -> None:
+        """Passes on a change that was heard of while there was no engine. Call it after init."""
+        with self._lock:
+            latest = self._latest
+        if self.world and latest > self.world.change:
+            _announce(latest)
+
+    def has_changed(self) -> bool:
+        """Returns whether the next world is going to be another one.
+
+        It is the same on all ranks at the same point of their programs, if all operations have
+        completed: a change becomes known with an operation.
+        """
+        return self.world is not None and _engine.announced() > self.world.change
+
+    def add_listener(self, listener: Listener) -> None:
+        """Has this function called with each change, in a thread of the link's."""
+        with self._lock:
+            self._listeners.append(listener)
+            missed, self._changes = self._changes, []
+        for change in missed:
+            listener(change)
+
+    def remove_listener(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners.remove(listener)
+
+    def begun(self) -> None:
+        """Tells the driver that training has begun: exit code 0 is a failure until it has ended."""
+        self._tell(says="begun")
+
+    def finished(self) -> None:
+        """Tells the driver that training is complete."""
+        self._tell(says="finished")
+
+    def _tell(self, **said: Any) -> None:
+        if os.getpid() != self._process:
+            raise ValueError(
+                f"this process was forked from process {self._process}, which is a rank of an "
+                "elastic job; let that one call init"
+            )
+        try:
+            self._socket.send(json.dumps(said).encode())
+        except OSError:
+            self._answers.put(None)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = self._socket.recv(_LONGEST)
+            except OSError:
+                message = b""
+            if not message:
+                self._answers.put(None)
+                return
+            said = json.loads(message)
+            kind = said.pop("says")
+            if kind == "world":
+                self._answers.put(World(**said))
+            elif kind == "refusal":
+                why = f"this process has no place in the job any more: {said['why']}"
+                self._answers.put(RemovedError(why))
+            elif kind == "change":
+                self._take(Change(said["number"], said["change"], said["moment"]))
+
+    def _take(self, change: Change) -> None:
+        with self._lock:
+            self._latest = max(self._latest, change.number)
+            listeners = list(self._listeners)
+            if not listeners:
+                self._changes.append(change)
+        _announce(change.number)
+        for listener in listeners:
+            listener(change)
+
+
+_link: DriverLink | None = None
+_link_lock = threading.Lock()
+
+
+def is_elastic() -> bool:
+    """Returns whether this process is a rank of an elastic job."""
+    return _FD in os.environ
+
+
+def joins_at_once() -> bool:
+    """Returns whether new ranks are waited for as soon as there is a slot for them, as in Horovod.
+
+    Otherwise they join when they are ready, and nobody waits for them.
+    """
+    return os.environ.get(_JOIN) == "at_once"
+
+
+def link() -> DriverLink | None:
+    """Returns this process's connection to the driver of its job; None if the job is not elastic.
+
+    Raises ValueError in a process that a rank has started: that one has the connection.
+    """
+    global _link
+    if not is_elastic():
+        return None
+    with _link_lock:
+        if _link is None:
+            _link = DriverLink(_inherited_socket())
+        return _link
+
+
+def _inherited_socket() -> socket.socket:
+    fd, inode = os.environ[_FD], os.environ.get(_INODE)
+    try:
+        is_ours = str(os.fstat(int(fd)).st_ino) == inode
+    except (OSError, ValueError):
+        is_ours = False
+    if not is_ours:
+        raise ValueError(
+            "this process was started by a rank of an elastic job, which alone is connected to the "
+            f"job's driver; let the rank call init, or unset {_FD} and set PERSEUS_RANK=0 and "
+            "PERSEUS_SIZE=1 for this process to work alone"
+        )
+    connection = socket.socket(fileno=int(fd))
+    connection.setblocking(True)
+    connection.set_inheritable(False)
+    return connection
+
+
+def _announce(number: int) -> None:
+    # Between two worlds there is nobody to tell; has_joined passes it on.
+    with contextlib.suppress(HorovodInternalError):
+        _engine.announce(number)

@@ -218,7 +218,7 @@ class TestSlurm:
     def test_lost_nodes_are_left_out(self, sinfo: Callable[[str], None]) -> None:
         sinfo("printf 'g1 draining@\\nn1 mixed*\\nn2 down*\\nn2 down*\\nn3 drained\\n'")
         assert SlurmSource(ALLOCATION).find() == [Host("n1", 2), Host("g1", 4)]
-        sinfo("printf 'g1 failing\\nn1 powered_down~\\nn2 allocated\\nn3 idle\\n'")
+        sinfo("printf 'g1 failing\\nn1 powered_down~\\nn2 unknown\\nn3 idle\\n'")
         assert SlurmSource(ALLOCATION).find() == [Host("n2", 2), Host("n3", 1)]
 
     def test_without_sinfo_it_is_the_allocation(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,6 @@ class HostTable:
 
     def _settle(self) -> None:
         """Has the order hold the hosts with a slot that may be used, and only those."""
-        usable = [name for name in self._found if self.slots_of(name)]
-        kept = [name for name in self._order if name in usable]
-        self._order = kept + [name for name in usable if name not in kept]
+        usable = {name: None for name in self._found if self.slots_of(name)}
+        kept = {name: None for name in self._order if name in usable}
+        self._order = list(kept | usable)

@@ -203,8 +203,8 @@ def _fault_of_script(script: str) -> str | None:
         first, *rest = shlex.split(script)
     except ValueError as error:
         return f"it must be a program, or a command of the shell: {error}"
-    # The first word of a longer command may be one of the shell itself.
-    if (rest or not first.isprintable()) and "/" not in first:
+    # The first word of a longer command may be one that only the shell knows.
+    if (rest and "/" not in first) or shlex.quote(first) != first or "=" in first:
         return None
     return None if shutil.which(first) else f"there is no program {first}"
 

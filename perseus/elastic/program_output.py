@@ -19,6 +19,7 @@ __all__ = ["output_of"]
 _MOST_BYTES = 1 << 20
 _READ_BYTES = 65536
 _STDERR_BYTES = 4096  # of the end of stderr are kept
+_SHOWN_CHARACTERS = 200  # of the last line there
 # How often to see whether the program has ended without closing its output, or is to be killed.
 _LOOK_SECONDS = 0.05
 # A killed program may wait for a file server, and then stays.
@@ -103,6 +104,6 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 def _ending(status: int, complaints: bytearray) -> str:
     """Returns how a failed program has ended, and the last line that it has written to stderr."""
     lines = complaints.decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:_SHOWN_CHARACTERS]
     end = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
     return f"{end}{last and ': '}{last}"

@@ -19,9 +19,10 @@ __all__ = ["SlurmSource", "expand_node_list", "expand_tasks"]
 SINFO_SECONDS = 30.0
 
 # States in which a node is lost, or soon will be. A node that is draining runs its jobs to their
-# end, and one that does not answer ("*") may do so again.
+# end, one that does not answer ("*") may do so again, and all are unknown to a controller that has
+# just begun.
 _LOST = {"down", "drained", "error", "fail", "failing", "power_down", "powered_down"}
-_LOST |= {"powering_down", "unknown"}
+_LOST |= {"powering_down"}
 
 _MOST_NODES = 1 << 16
 _ITEM = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")

@@ -13,7 +13,7 @@ from perseus.elastic.discovery import DiscoveryError
 from perseus.elastic.program_output import output_of
 from perseus.run.hosts import Host, has_slots, parse_host, read_hostfile
 
-__all__ = ["FixedSource", "HostsFileSource", "ScriptSource", "parse_script_output"]
+__all__ = ["FixedSource", "HostsFileSource", "ScriptSource"]
 
 #: Seconds after which a script is killed.
 SCRIPT_SECONDS = 60.0
@@ -55,11 +55,7 @@ class ScriptSource:
         self._cancelled = threading.Event()
 
     def find(self) -> list[Host]:
-        text = self.output()
-        try:
-            return parse_script_output(text, self._default_slots)
-        except ValueError as error:
-            raise DiscoveryError(f"{self._name()} {error}") from None
+        return self.parse(self.output())
 
     def output(self) -> str:
         """Runs the script; returns what it prints. Raises DiscoveryError if it fails."""
@@ -69,41 +65,45 @@ class ScriptSource:
         shell = ["/bin/sh", "-c", command]
         return output_of(shell, self._name(), self._timeout, self._cancelled)
 
+    def parse(self, text: str) -> list[Host]:
+        """Reads what the script has printed. Raises DiscoveryError, which names the line."""
+        slots: dict[str, int] = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            line = line.partition("#")[0].strip()
+            if not line:
+                continue
+            try:
+                host = self._host(line)
+                _check_same_slots(host, slots.setdefault(host.name, host.slots))
+            except ValueError as error:
+                raise DiscoveryError(
+                    f"{self._name()}, line {number} of its output: {error}"
+                ) from None
+        return [Host(name, count) for name, count in slots.items()]
+
     def cancel(self) -> None:
         self._cancelled.set()
 
+    def _host(self, line: str) -> Host:
+        if not line.isprintable():
+            raise ValueError(f"{line!r} is not of the form host:slots")
+        if self._default_slots is not None:
+            return parse_host(line, self._default_slots)
+        host = parse_host(line)
+        if not has_slots(line):
+            raise ValueError(f"'{line}' names no slots; print host:slots, or give --slots-per-host")
+        return host
+
     def _name(self) -> str:
-        return f"host discovery script '{self._script}'"
+        return f"host discovery script {self._script!r}"
 
 
-def parse_script_output(text: str, default_slots: int | None = None) -> list[Host]:
-    """Reads what a discovery script has printed. Raises ValueError, which names the line."""
-    slots: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.partition("#")[0].strip()
-        if not line:
-            continue
-        try:
-            host = _parse_line(line, default_slots)
-            if slots.setdefault(host.name, host.slots) != host.slots:
-                raise ValueError(
-                    f"'{host.name}' has {host.slots} slots here and {slots[host.name]} in a line "
-                    "before; it must have one number of slots"
-                )
-        except ValueError as error:
-            raise ValueError(f"has printed in line {number}: {error}") from None
-    return [Host(name, count) for name, count in slots.items()]
-
-
-def _parse_line(line: str, default_slots: int | None) -> Host:
-    if not line.isprintable():
-        raise ValueError(f"{line!r} is not of the form host:slots")
-    if default_slots is not None:
-        return parse_host(line, default_slots)
-    host = parse_host(line)
-    if not has_slots(line):
-        raise ValueError(f"'{line}' names no slots; print host:slots, or give --slots-per-host")
-    return host
+def _check_same_slots(host: Host, before: int) -> None:
+    if host.slots != before:
+        raise ValueError(
+            f"'{host.name}' has {host.slots} slots here and {before} in a line before; both must "
+            "be the same"
+        )
 
 
 class HostsFileSource:

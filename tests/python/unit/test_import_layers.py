@@ -52,7 +52,9 @@ ROOMS = {
     "perseus.run": Room(("perseus.dropin",)),
     "perseus.elastic": Room(("perseus.run",)),
     "perseus.dropin": Room(lazily=("perseus.run",)),
-    "perseus.dropin.runner": Room(("perseus.common", "perseus.dropin", "perseus.run")),
+    "perseus.dropin.runner": Room(
+        ("perseus.common", "perseus.dropin", "perseus.elastic", "perseus.run")
+    ),
     "perseus.dropin.tensorflow_data": Room(
         ("perseus.dropin.runner", "perseus.run", "perseus.tensorflow"), frameworks=("tensorflow",)
     ),

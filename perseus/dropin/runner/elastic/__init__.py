@@ -1,0 +1,1 @@
+"""What Horovod's elastic launcher offers to programs, over that of perseus.elastic."""

@@ -32,9 +32,18 @@ _LONGEST = 1 << 20  # bytes of a message
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-class RemovedError(RuntimeError):
-    """The job has no place for this process any more, which is to end: its host has been removed,
-    for example, or the job has finished."""
+class RemovedError(SystemExit):
+    """The job has no place for this process any more: its host is gone, or the job has finished.
+
+    If the program does not catch it, the process exits with code 0.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(0)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"this process has no place in the job any more: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -158,8 +167,7 @@ class DriverLink:
             if kind == "world":
                 self._answers.put(World(**said))
             elif kind == "refusal":
-                why = f"this process has no place in the job any more: {said['why']}"
-                self._answers.put(RemovedError(why))
+                self._answers.put(RemovedError(said["why"]))
             elif kind == "change":
                 self._take(Change(said["number"], said["change"], said["moment"]))
 

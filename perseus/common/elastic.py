@@ -1,7 +1,9 @@
-"""Training that survives the loss of ranks: state that can be restored, and the loop that does it.
+"""Training while ranks come and go: state that can be restored, and the loop that does it.
 
-It follows Horovod's elastic API. No host is ever reported as new, because none is added while a job
-runs. A reset leads to a world of the ranks that are left, if the launcher keeps them alive.
+It follows Horovod's elastic API. In an elastic job, the driver decides which ranks are in a world,
+and all ranks hear at the same operation that the next world will be another one
+(perseus_core.driver_link). In other jobs, a reset leads to a world of the ranks that are left, if
+the launcher keeps them alive.
 """
 
 from __future__ import annotations
@@ -12,10 +14,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
+import numpy as np
+
 import perseus_core
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from perseus_core import driver_link
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
+
+# The name of the operation by which ranks tell each other what they have committed.
+_COMMITS = "perseus.elastic.commits"
 
 #: Returns rank 0's object on all ranks.
 BroadcastObject: TypeAlias = Callable[[Any], Any]
@@ -43,6 +51,7 @@ class State(ABC):
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], object]] = []
+        self._commits = 0  # that the present values have seen; 0: they are no other rank's
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Registers functions to call after each reset, when rank and size are the new ones."""
@@ -61,10 +70,22 @@ class State(ABC):
     def commit(self) -> None:
         """Saves the state, then checks for changes of the hosts. Every rank must call it."""
         self.save()
+        self._commits += 1
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks if rank 0 knows of a change."""
+        """Raises HostsUpdatedInterrupt on all ranks if the next world will be another one.
+
+        In an elastic job all ranks know that at the same point of their programs, once no operation
+        is outstanding. In other jobs, rank 0 tells what it has been told by on_hosts_updated.
+        """
+        driver = driver_link.link()
+        if driver is not None:
+            if driver_link.joins_at_once():
+                perseus_core.barrier()  # so that a change of which one rank knows is known to all
+            if driver.has_changed():
+                raise HostsUpdatedInterrupt(self._next_change() == HostUpdateResult.removed)
+            return
         before = last = self._last_updated_timestamp
         changes = HostUpdateResult.no_update
         while not self._host_messages.empty():
@@ -76,6 +97,27 @@ class State(ABC):
         self._last_updated_timestamp = last
         if last > before:
             raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
+
+    def needs_sync(self) -> bool:
+        """Returns whether a rank of this new world lacks what the others have. All must call it.
+
+        All ranks have the same answer: whether someone is new, or has committed less.
+        """
+        here = np.array([self._commits, -self._commits], np.int64)
+        most, least = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
+        return bool(most != -least or most == 0)
+
+    def has_synced(self) -> None:
+        """Notes that all ranks have the same values now. All must call it."""
+        here = np.array([self._commits], np.int64)
+        most = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
+        self._commits = max(1, int(most[0]))
+
+    def _next_change(self) -> int:
+        changes = HostUpdateResult.no_update
+        while not self._host_messages.empty():
+            changes |= self._host_messages.get()[1]
+        return changes
 
     @abstractmethod
     def save(self) -> None:
@@ -134,31 +176,63 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     After a HorovodInternalError the state is restored to the last commit, after a
     HostsUpdatedInterrupt it is kept. Any other exception is raised. `reset` leaves the job and
     joins it again. If ranks are lost during a reset, or while the state is synced, another reset
-    follows. Each loss costs at least one rank, so after as many failures in a row as there were
-    ranks, the last error is raised.
+    follows.
+
+    The state is synced if a rank of the new world needs it. In a job that is not elastic, each loss
+    costs at least one rank, so after as many failures in a row as there were ranks, the last error
+    is raised. In an elastic job the driver ends a job that does not come to anything. A process for
+    which an elastic job has no place any more exits with code 0.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        skip_sync = needs_reset = False
-        losses_left = _ranks()
-        while True:
-            try:
-                if needs_reset:
-                    reset()
-                    state.on_reset()
-                if not skip_sync:
-                    state.sync()
-                losses_left = max(1, _ranks())
-                return func(state, *args, **kwargs)
-            except HorovodInternalError:
-                if losses_left <= 0:
-                    raise
-                losses_left -= 1
-                state.restore()
-                skip_sync = False
-            except HostsUpdatedInterrupt as interrupt:
-                skip_sync = interrupt.skip_sync
-            needs_reset = True
+        driver = driver_link.link()
+        if driver is None:
+            return _run(func, reset, None, state, args, kwargs)
+
+        def listener(change: driver_link.Change) -> None:
+            state.on_hosts_updated(change.moment, change.what)
+
+        driver.add_listener(listener)
+        driver.begun()
+        try:
+            result = _run(func, reset, driver, state, args, kwargs)
+        finally:
+            driver.remove_listener(listener)
+        driver.finished()
+        return result
 
     return cast(Train, wrapper)
+
+
+def _run(
+    func: Callable[..., Any],
+    reset: Callable[[], None],
+    driver: driver_link.DriverLink | None,
+    state: State,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Does what run_fn says."""
+    is_new_world = skips_sync = False
+    losses_left = _ranks()
+    while True:
+        try:
+            if is_new_world:
+                reset()
+                state.on_reset()
+            if not skips_sync if driver is None else state.needs_sync():
+                state.sync()
+            if driver is not None:
+                state.has_synced()
+            losses_left = max(1, _ranks())
+            return func(state, *args, **kwargs)
+        except HorovodInternalError:
+            if losses_left <= 0:
+                raise
+            losses_left -= driver is None
+            state.restore()
+            skips_sync = False
+        except HostsUpdatedInterrupt as interrupt:
+            skips_sync = interrupt.skip_sync
+        is_new_world = True

@@ -27,7 +27,7 @@ __all__ = ["NEVER", "RESET_LIMIT", "Driver", "NextWorld", "Owner"]
 NEVER = float("inf")
 
 #: Scripts and tests look for these words of Horovod's.
-RESET_LIMIT = "the number of resets during elastic job exceeded limit {}; the job ends"
+RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"
 
 _NOBODY_LEFT = "no worker is left that has been in the job's last world, and so has its state"
 
@@ -264,9 +264,10 @@ class Driver:
 
     def _joiners(self) -> list[Worker]:
         """Returns the workers that the members are to be interrupted for."""
-        if self._options.join == "background":
-            return self.workers.of_state(State.WAITING)
-        return self.workers.of_state(State.WAITING, State.STARTING)
+        states = [State.WAITING]
+        if self._awaits_starting():
+            states.append(State.STARTING)
+        return [worker for worker in self.workers.of_state(*states) if not worker.is_old]
 
     def _form_if_possible(self) -> None:
         """Forms a world if all have come that are to be in it."""
@@ -282,7 +283,7 @@ class Driver:
             self._deadline = self._clock() + self._options.timeout
         if self.workers and not any(w.is_old or self.meeting == 0 for w in self.workers.staying()):
             return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
-        if self._failed_meetings >= _MOST_FAILED_MEETINGS * max(1, len(waiting)):
+        if self._failed_meetings >= _MOST_FAILED_MEETINGS * len(self.workers.staying()):
             return self._end(f"the workers cannot meet: {self._last_failure}")
         least = self._size if self.meeting == 0 else self._options.least
         if members or len(waiting) < max(1, least):

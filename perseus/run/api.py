@@ -8,11 +8,10 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
-from perseus.run.elastic_flags import NO_ELASTIC_DRIVER
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.failures import Failure
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
@@ -22,6 +21,10 @@ from perseus.run.raised import Raised
 from perseus.run.received import Received
 from perseus.run.setting_options import NO_CACHE, NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
+
+if TYPE_CHECKING:
+    from perseus.elastic.options import ElasticOptions
+    from perseus.run.launcher import Launcher
 
 T = TypeVar("T")
 
@@ -81,23 +84,21 @@ def run(
       grace: seconds between SIGTERM and SIGKILL for the other ranks, when one fails.
       disable_cache: has no effect, because nothing that is learned about hosts is kept.
       np, network_interface: deprecated names of num_proc and network_interfaces.
-      min_num_proc, max_num_proc, min_np, max_np: for elastic training; refused.
-      slots, reset_limit, cooldown_range, host_discovery_script: for elastic training; refused.
+      min_num_proc, max_num_proc: make the job elastic: it goes on while there are at least so many
+        ranks, and gets more, up to the latter, as there are slots for them. The results are those
+        of the ranks that are there at the end.
+      host_discovery_script: prints the hosts each time, and makes the job elastic. slots: of a host
+        for which it prints none.
+      reset_limit: how often the ranks of an elastic job may change.
+      cooldown_range: the least and the most seconds for which a host that has failed is left out.
+      min_np, max_np: deprecated names of min_num_proc and max_num_proc.
 
     Raises ValueError for wrong arguments. If a rank fails, raises RuntimeError, which names the
     rank; if its function raised an exception, that is the cause of the error (`__cause__`). Ctrl-C
     ends the ranks and raises KeyboardInterrupt.
     """
-    _refuse_elastic(
-        min_num_proc=min_num_proc,
-        max_num_proc=max_num_proc,
-        slots=slots,
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-        host_discovery_script=host_discovery_script,
-        min_np=min_np,
-        max_np=max_np,
-    )
+    from perseus.elastic.options import elastic_arguments
+
     if hosts and hostfile:
         raise ValueError("hosts and hostfile exclude each other")
     if use_gloo and use_mpi:
@@ -106,6 +107,10 @@ def run(
         raise ValueError(f"grace is {grace}; it must be from 0 to 86400 (seconds)")
     if np is not None:
         num_proc = _renamed("np", np, "num_proc", None if num_proc == 1 else num_proc)
+    if min_np is not None:
+        min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
+    if max_np is not None:
+        max_num_proc = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
     if network_interface is not None:
         network_interfaces = _renamed(
             "network_interface", network_interface, "network_interfaces", network_interfaces
@@ -137,12 +142,36 @@ def run(
         mpi=bool(use_mpi),
         mpi_args=mpi_args or "",
     )
-    launcher, _ = start(request)
+    elastic = elastic_arguments(
+        size=num_proc,
+        least=min_num_proc,
+        most=max_num_proc,
+        script=host_discovery_script,
+        slots_per_host=slots,
+        reset_limit=reset_limit,
+        cooldown_range=cooldown_range,
+        names_hosts="hosts" if hosts is not None else "hostfile" if hostfile is not None else None,
+        mpi=request.mpi,
+    )
+    launcher, results = _run(request, elastic)
     if launcher.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if launcher.failure:
         raise _error_of(launcher.failure, launcher.results)
-    return [_result_of(rank, launcher.results[rank]) for rank in range(num_proc)]
+    return [_result_of(rank, result) for rank, result in enumerate(results())]
+
+
+def _run(
+    request: Request, elastic: ElasticOptions | None
+) -> tuple[Launcher, Callable[[], list[Received]]]:
+    """Runs a job; returns its launcher, and what tells the results of its ranks, in order."""
+    if elastic is None:
+        launcher, _ = start(request)
+        return launcher, lambda: [launcher.results[rank] for rank in range(request.size)]
+    from perseus.elastic.start import start_elastic
+
+    elastic_launcher, _ = start_elastic(request, elastic)
+    return elastic_launcher, lambda: elastic_launcher.results_by_rank
 
 
 def _result_of(rank: int, sent: Received) -> Any:
@@ -177,12 +206,6 @@ def _error_of(failure: Failure, results: Mapping[int, Received]) -> RuntimeError
     error = RuntimeError(f"{failure.message}: {last_line}")
     error.__cause__ = raised.exception()
     return error
-
-
-def _refuse_elastic(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{name}: {NO_ELASTIC_DRIVER}")
 
 
 def _renamed(old: str, value: T, new: str, other: T | None) -> T:

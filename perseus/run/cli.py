@@ -9,18 +9,22 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from perseus import dropin
 from perseus.run import core_distances
 from perseus.run.completion import completion_script
 from perseus.run.config_file import read_config
-from perseus.run.elastic_flags import refuse_elastic
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.options import make_parser
 from perseus.run.own_streams import discard, reserve_standard_descriptors, tell
 from perseus.run.program import command_of_ranks, is_python, note_on_lacking
 from perseus.run.setting_options import NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
+
+if TYPE_CHECKING:
+    from perseus.elastic.options import ElasticOptions
+    from perseus.run.launcher import Launcher
 
 #: The last line of a program that does not find Horovod.
 NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
@@ -35,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     try:
         options = parser.parse_args(arguments)
-        refuse_elastic(parser, options)
         if options.version:
             print(f"perseus {version()}", flush=True)
             return 0
@@ -48,10 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.config_file is not None:
             apply_config(parser, options)
-        for note in [*options.notes, *notes_about_mpi(options)]:
+        from perseus.elastic import options as elastic
+
+        asked = elastic.elastic_options(options)
+        notes = [*options.notes, *notes_about_mpi(options), *elastic.notes_about_elastic(options)]
+        for note in notes:
             say(options, note)
         request = make_request(parser, options)
-        launcher, status = start(request)
+        launcher, status = _start(request, asked)
     except ValueError as error:
         tell(str(error))
         return 2
@@ -77,6 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _start(request: Request, elastic: ElasticOptions | None) -> tuple[Launcher, int]:
+    if elastic is None:
+        return start(request)
+    from perseus.elastic.start import start_elastic
+
+    return start_elastic(request, elastic)
+
+
 def say(options: argparse.Namespace, note: str) -> None:
     """Says what is good to know, and no error."""
     if not options.quiet:
@@ -89,7 +104,7 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         parser.error("there is nothing to run; for example: perseusrun -np 4 train.py")
     command = command_of_ranks(words, is_module=options.module)
     hosts = named_hosts(options)
-    size = options.num_proc or sum(host.slots for host in hosts)
+    size = options.num_proc or sum(host.slots for host in hosts) or options.least
     if not size:
         late = next((word for word in command if word in ("-np", "--num-proc", "-H")), None)
         hint = f"; {late} comes after the program, and must come before it" if late else ""

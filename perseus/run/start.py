@@ -72,13 +72,34 @@ def start(request: Request) -> tuple[Launcher, int]:
     mpirun.
     """
     slots = assign(request.hosts or [Host("localhost", request.size)], request.size)
+    job, environment = prepare(request, slots)
+    output = make_output(request, request.size)
+    if request.mpi:
+        return _run(_mpi_launcher(request, job, output, environment))
+    names = [slot.host for slot in slots]
+    addresses = own_addresses(names, environment, job.remote_shell)
+    several = not all(map(is_local, addresses))
+    master = Master(environment, here=is_local(slots[0].host), several_hosts=several)
+    if master.note and not request.quiet:
+        tell(master.note)
+    first = slots[0].host
+    address = None if is_local(first) else address_of(first, job.remote_shell)
+    job.master = lambda host: master.environment(address or addresses[host])
+    with serve_rendezvous(names, job.secret, addresses, job.least) as job.rendezvous:
+        launcher, status = _run(Launcher(job, output))
+    if status and (stranger := master.note_on_stranger()):
+        tell(stranger)
+    return launcher, status
+
+
+def prepare(request: Request, slots: Sequence[Slot]) -> tuple[Job, dict[str, str]]:
+    """Returns the job, and the environment of its ranks. Raises ValueError if it cannot start."""
     settings = _settings(request)
     environment = {**os.environ, **settings}
     shell = RemoteShell.from_environment(request.ssh_port, request.ssh_identity_file)
     hosts = {slot.host for slot in slots}
     check_settings(environment)
     check_remote_shell(shell, hosts)
-    folder = None if request.output_folder is None else output_folder(request.output_folder)
     directory = working_directory()
     # mpirun may find other hosts than this one in an allocation.
     finds_hosts = request.mpi and not request.hosts and first_set(environment, *ALLOCATIONS)
@@ -109,31 +130,21 @@ def start(request: Request) -> tuple[Launcher, int]:
         verbose=request.verbose,
         quiet=request.quiet,
     )
+    return job, environment
+
+
+def make_output(request: Request, size: int) -> Output:
+    """Returns where the output of `size` ranks goes. Raises ValueError for an unusable folder."""
+    folder = None if request.output_folder is None else output_folder(request.output_folder)
     if folder is not None:
         remove_older(folder)
-    output = Output(
-        request.size,
+    return Output(
+        size,
         timestamps=request.timestamps,
         folder=folder,
         only_rank=request.only_rank,
         tags=request.tags,
     )
-    if request.mpi:
-        return _run(_mpi_launcher(request, job, output, environment))
-    names = [slot.host for slot in slots]
-    addresses = own_addresses(names, environment, shell)
-    several = not all(map(is_local, addresses))
-    master = Master(environment, here=is_local(slots[0].host), several_hosts=several)
-    if master.note and not request.quiet:
-        tell(master.note)
-    first = slots[0].host
-    address = None if is_local(first) else address_of(first, shell)
-    job.master = lambda host: master.environment(address or addresses[host])
-    with serve_rendezvous(names, job.secret, addresses, job.least) as job.rendezvous:
-        launcher, status = _run(Launcher(job, output))
-    if status and (stranger := master.note_on_stranger()):
-        tell(stranger)
-    return launcher, status
 
 
 def note_on_threads(slots: Sequence[Slot], environment: Mapping[str, str]) -> str | None:

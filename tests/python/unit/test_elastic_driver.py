@@ -1,0 +1,305 @@
+"""The driver of elastic jobs, with an owner that notes what it is asked for, and a clock by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from perseus.elastic.driver import Driver, NextWorld
+from perseus.elastic.host_table import Change, HostTable
+from perseus.elastic.options import ElasticOptions
+from perseus.elastic.workers import Worker
+from perseus.run.hosts import Host
+
+
+class Job:
+    """Owns a driver, and plays its workers."""
+
+    def __init__(self, size: int, options: ElasticOptions) -> None:
+        self.now = 1000.0
+        self.started: list[Worker] = []
+        self.killed: list[int] = []
+        self.refused: list[int] = []
+        self.worlds: dict[int, list[int]] = {}  # by meeting
+        self.told: list[tuple[int, Change]] = []
+        self.ends: list[str | None] = []
+        table = HostTable(options.cooldown_range, clock=lambda: self.now, uniform=lambda: 0.0)
+        self.driver = Driver(options, size, self, table, clock=lambda: self.now)
+
+    def start(self, starting: Sequence[Worker]) -> None:
+        self.started += starting
+
+    def kill(self, worker: Worker, why: str) -> None:
+        self.killed.append(worker.number)
+
+    def enter(self, worker: Worker, world: NextWorld) -> None:
+        self.worlds.setdefault(world.meeting, list(world.workers))
+        assert self.worlds[world.meeting] == world.workers
+        assert worker.number in world.workers
+        assert world.started == len(self.driver.workers)
+
+    def refuse(self, worker: Worker, why: str) -> None:
+        self.refused.append(worker.number)
+
+    def notify(self, worker: Worker, number: int, change: Change) -> None:
+        self.told.append((worker.number, change))
+
+    def say(self, message: str) -> None:
+        pass
+
+    def end(self, failure: str | None) -> None:
+        self.ends.append(failure)
+
+    # ---- What the tests do.
+
+    def hosts(self, **slots: int) -> None:
+        self.driver.hosts_found([Host(name, count) for name, count in slots.items()])
+
+    def ready(self, *numbers: int, failure: str = "") -> None:
+        for number in numbers:
+            self.driver.ready(number, failure)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.driver.handle_deadlines()
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        return [worker.place for worker in self.started]
+
+    @property
+    def world(self) -> list[int]:
+        """The workers of the last world, by rank."""
+        return self.worlds[max(self.worlds)]
+
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def job() -> MakeJob:
+    def make(size: int, least: int = 1, **options: Any) -> Job:
+        return Job(size, ElasticOptions(least=least, **options))
+
+    return make
+
+
+def running(job: Job, **slots: int) -> Job:
+    """A job whose workers on all of these slots train."""
+    job.hosts(**slots)
+    job.ready(*(worker.number for worker in job.started))
+    assert len(job.world) == sum(slots.values())
+    return job
+
+
+def test_a_job_begins_once_it_has_its_slots_and_all_are_ready(job: MakeJob) -> None:
+    one = job(3)
+    one.hosts(a=2)
+    assert one.started == []
+    one.hosts(a=2, b=1)
+    assert one.places == [("a", 0), ("a", 1), ("b", 0)]
+    one.ready(2, 0)
+    assert not one.worlds
+    one.ready(1)
+    assert one.worlds == {1: [0, 1, 2]}
+
+
+def test_the_most_are_not_exceeded(job: MakeJob) -> None:
+    one = running(job(2, most=3), a=2)
+    one.hosts(a=2, b=5)
+    assert one.places == [("a", 0), ("a", 1), ("b", 0)]
+
+
+def test_members_hear_of_joiners_once_these_are_ready(job: MakeJob) -> None:
+    one = running(job(2), a=2)
+    one.hosts(a=2, b=2)
+    assert one.places[2:] == [("b", 0), ("b", 1)]
+    assert one.told == []
+    one.ready(2)
+    assert one.told == [(0, Change.ADDED), (1, Change.ADDED)]
+    one.ready(1)
+    assert len(one.worlds) == 1  # rank 0 still trains
+    one.ready(0)
+    assert one.world == [0, 1, 2]  # and nobody waits for worker 3, which
+    one.ready(3)
+    assert one.told[2:] == [(number, Change.ADDED) for number in (0, 1, 2)]
+    one.ready(0, 1, 2)
+    assert one.world == [0, 1, 2, 3]
+
+
+def test_in_horovods_way_members_hear_at_once_and_wait_for_joiners(job: MakeJob) -> None:
+    one = running(job(2, join="at_once"), a=2)
+    one.hosts(a=2, b=1)
+    assert one.told == [(0, Change.ADDED), (1, Change.ADDED)]
+    one.ready(0, 1)
+    assert len(one.worlds) == 1
+    one.ready(2)
+    assert one.world == [0, 1, 2]
+
+
+def test_a_host_that_is_gone_leaves_at_a_border(job: MakeJob) -> None:
+    one = running(job(2), a=2, b=2)
+    one.hosts(b=2)
+    assert one.told == [(number, Change.REMOVED) for number in range(4)]
+    assert not one.killed
+    one.ready(0, 3)
+    assert one.refused == [0]
+    one.ready(2)  # worker 1, which is to leave, need not come
+    assert one.world == [2, 3]
+    one.ready(1)
+    assert one.refused == [0, 1]
+    one.driver.ended(0, None)
+    one.driver.ended(1, "exited with code 1")
+    assert one.ends == []  # both were to end
+
+
+@pytest.mark.parametrize(("by", "left"), [("host", [2, 3]), ("slot", [1, 2, 3])])
+def test_survivors_go_on_without_a_failed_host_or_slot(
+    job: MakeJob, by: str, left: list[int]
+) -> None:
+    one = running(job(4, blacklist_by=by), a=2, b=2)
+    one.driver.ended(0, "was killed by SIGKILL")
+    assert one.killed == ([1] if by == "host" else [])
+    one.ready(*left)
+    assert one.world == left
+    one.hosts(a=2, b=2)
+    assert len(one.started) == 4  # what has failed is not used again
+
+
+def test_a_slot_is_used_again_after_its_cooldown(job: MakeJob) -> None:
+    one = running(job(2, blacklist_by="slot", cooldown_range=(10, 100)), a=2)
+    one.driver.ended(1, "exited with code 1")
+    one.ready(0)
+    assert one.world == [0]
+    one.wait(19)
+    assert len(one.started) == 2
+    one.wait(2)  # twice the lowest
+    assert one.places[2:] == [("a", 1)]
+    one.ready(2)
+    one.ready(0)
+    assert one.world == [0, 2]
+
+
+def test_rank_0_is_a_survivor_even_where_a_new_worker_has_the_first_slot(job: MakeJob) -> None:
+    one = running(job(3, blacklist_by="slot", cooldown_range=(1, 1)), a=2, b=1)
+    one.driver.ended(0, "exited with code 1")
+    one.ready(1, 2)
+    one.wait(2)
+    one.ready(3)
+    one.ready(1, 2)
+    assert one.world == [1, 3, 2]  # those of host a stand together
+
+
+def test_too_few_wait_for_more_and_then_the_job_ends(job: MakeJob) -> None:
+    one = running(job(2, least=2, timeout=60), a=1, b=1)
+    one.driver.ended(1, "exited with code 1")
+    one.ready(0)
+    assert len(one.worlds) == 1
+    one.wait(59)
+    assert one.ends == []
+    one.hosts(a=1, c=1)
+    one.ready(2)
+    assert one.world == [0, 2]
+    one.driver.ended(2, "exited with code 1")
+    one.ready(0)
+    one.wait(61)
+    assert one.ends == ["1 workers were ready after 60 s, on 1 slots; the job needs 2"]
+
+
+def test_a_member_that_does_not_come_is_left_behind(job: MakeJob) -> None:
+    one = running(job(3, timeout=60), a=3)
+    one.ready(0, 1)
+    one.wait(61)
+    assert one.killed == [2]
+    assert one.world == [0, 1]
+
+
+def test_nobody_who_has_the_state_is_left(job: MakeJob) -> None:
+    one = running(job(1), a=1)
+    one.hosts(a=1, b=1)
+    one.driver.ended(0, "exited with code 1")
+    one.ready(1)
+    assert len(one.ends) == 1 and "has its state" in str(one.ends[0])
+    assert len(one.worlds) == 1
+
+
+def test_all_have_failed(job: MakeJob) -> None:
+    one = job(1)
+    one.hosts(a=1)
+    one.driver.ended(0, "exited with code 1")
+    assert one.ends == ["all workers have failed"]
+
+
+@pytest.mark.parametrize(("limit", "fails"), [(1, True), (2, False)])
+def test_resets_are_limited(job: MakeJob, limit: int, fails: bool) -> None:
+    one = running(job(1, reset_limit=limit), a=1)
+    one.hosts(a=1, b=1)
+    one.ready(1)
+    one.ready(0)
+    one.hosts(a=1)
+    one.ready(1)
+    one.ready(0)
+    assert bool(one.ends) == fails
+    if fails:
+        assert "number of resets during elastic job exceeded limit" in str(one.ends[0])
+
+
+def test_a_failed_meeting_is_no_reset_and_many_of_them_end_the_job(job: MakeJob) -> None:
+    one = running(job(2, reset_limit=0), a=2)
+    for _ in range(2):
+        one.ready(0, 1, failure="no route to host")
+        assert one.ends == []
+    one.ready(0, 1, failure="no route to host")
+    assert one.ends == ["the workers cannot meet: no route to host"]
+
+
+def test_success_when_the_functions_have_returned(job: MakeJob) -> None:
+    one = running(job(2), a=2)
+    for number in (0, 1):
+        one.driver.began_function(number)
+    one.driver.finished(0)
+    assert one.ends == []
+    one.driver.ended(0, None)
+    one.driver.finished(1)
+    assert one.ends == [None]
+
+
+def test_exit_code_0_before_the_function_has_returned_is_a_failure(job: MakeJob) -> None:
+    one = running(job(2, blacklist_by="slot"), a=2)
+    one.driver.began_function(0)
+    one.driver.began_function(1)
+    one.driver.ended(0, None)
+    one.ready(1)
+    assert one.ends == []
+    assert one.world == [1]
+
+
+def test_a_program_without_a_function_has_succeeded_with_exit_code_0(job: MakeJob) -> None:
+    one = running(job(2), a=2)
+    one.driver.ended(0, None)
+    one.driver.ended(1, None)
+    assert one.ends == [None]
+
+
+def test_joiners_are_ended_once_a_worker_has_finished(job: MakeJob) -> None:
+    one = running(job(1), a=1)
+    one.hosts(a=1, b=2)
+    one.ready(1)
+    one.driver.began_function(0)
+    one.driver.finished(0)
+    assert one.refused == [1]
+    assert one.killed == [2]
+    assert one.ends == [None]
+
+
+def test_a_joiner_that_fails_before_it_joins_disturbs_nobody(job: MakeJob) -> None:
+    one = running(job(1), a=1)
+    one.hosts(a=1, b=1)
+    one.driver.ended(1, "exited with code 1")
+    assert one.told == [] and one.ends == []
+    one.hosts(a=1, b=1, c=1)
+    one.ready(2)
+    one.ready(0)
+    assert one.world == [0, 2]

@@ -127,7 +127,7 @@ class ElasticLauncher(Launcher):
         deadlines = [super()._next_deadline(), *self._silent_until.values()]
         if not self._driver.is_over:
             deadlines.append(self._driver.next_deadline())
-        return min(*deadlines, *self._leave_by.values())
+        return min(*deadlines, *self._leave_by.values(), NEVER)
 
     def _handle_deadlines(self, now: float) -> None:
         super()._handle_deadlines(now)
@@ -221,9 +221,11 @@ class ElasticLauncher(Launcher):
             if self._job.rendezvous:
                 self._job.rendezvous.add_rank(slot.host)
         for name, of_host in groupby(starting, key=lambda worker: worker.place[0]):
-            self._start_on(name, {worker.number: planned[worker.number] for worker in of_host})
+            self._start_workers_on(
+                name, {worker.number: planned[worker.number] for worker in of_host}
+            )
 
-    def _start_on(self, host: str, slots: Mapping[int, Slot]) -> None:
+    def _start_workers_on(self, host: str, slots: Mapping[int, Slot]) -> None:
         """Has an agent start workers, given what their ranks will be if nothing comes between."""
         description = self._job.description_for(host, list(slots.values()))
         description["has_driver"] = True
@@ -233,7 +235,7 @@ class ElasticLauncher(Launcher):
             {"rank": number, "environment": rank_environment(slot)}
             for number, slot in slots.items()
         ]
-        connection = self._connect(host, list(slots), description)
+        connection = self._start_on_host(host, list(slots), description)
         self._silent_until[connection] = time.monotonic() + self._job.start_timeout
 
     def kill(self, worker: Worker, why: str) -> None:
@@ -244,8 +246,7 @@ class ElasticLauncher(Launcher):
         self._tell(worker.number, messages.world_message(worker.number, world))
         if worker.rank == 0:
             self._messages.log(
-                f"world {world.meeting}: its ranks are workers "
-                f"{', '.join(map(str, world.workers))}"
+                f"world {world.meeting}: its ranks are workers {', '.join(map(str, world.workers))}"
             )
 
     def refuse(self, worker: Worker, why: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -32,7 +31,7 @@ def start_elastic(request: Request, options: ElasticOptions) -> tuple[ElasticLau
     job, environment = prepare(request, slots_on(list(_first_hosts(hosts, request.size))))
     addresses = _Addresses(environment, job.remote_shell)
     for host in hosts:
-        addresses[host.name]  # noqa: B018 (ValueError for one that has no route to this machine)
+        addresses[host.name]
     output = make_output(request, options.most or _MOST_WORKERS)
     with serve_rendezvous((), job.secret, addresses) as job.rendezvous:
         launcher = ElasticLauncher(job, output, options, request.size, source, hosts)

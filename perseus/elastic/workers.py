@@ -6,7 +6,6 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-
 __all__ = ["Place", "State", "Worker", "Workers", "rank_order"]
 
 #: A host, and the number of one of its slots.
@@ -94,4 +93,3 @@ def rank_order(workers: Iterable[Worker], hosts: Sequence[str]) -> list[Worker]:
     for index, worker in enumerate(ordered):
         first_of_host.setdefault(worker.place[0], index)
     return sorted(ordered, key=lambda worker: (first_of_host[worker.place[0]], seniority(worker)))
-

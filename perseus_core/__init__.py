@@ -10,7 +10,8 @@
 Start it with ``perseusrun -np 4 python program.py``.
 
 Adapters for frameworks use these modules as well: engine, submission, names, refusals, opened_sets,
-proven, callbacks, arguments, errors, constants, gpu_arrays, observe, process, processors.
+proven, callbacks, arguments, errors, constants, gpu_arrays, observe, process, processors,
+driver_link.
 """
 
 from perseus_core import gpu_libraries

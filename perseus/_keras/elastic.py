@@ -35,7 +35,7 @@ class KerasState(ObjectState):
     """A model, its optimizer, and other attributes given by name.
 
     save keeps copies of the variables of model and optimizer in CPU memory. sync gives all ranks
-    rank 0's present variables, and its last saved values of the other attributes.
+    rank 0's present variables and other attributes.
 
     Args:
       model: a model that is built; ValueError if it has no variables yet.

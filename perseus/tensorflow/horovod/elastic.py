@@ -40,7 +40,7 @@ class TensorFlowKerasState(KerasState):
       model: a model that is built; ValueError if it has no variables yet.
       optimizer: None for that of the model.
       backend: not needed; Horovod has the argument.
-      kwargs: other attributes; sync sends the values that were saved last.
+      kwargs: other attributes, such as epoch=0.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TensorFlowState(ObjectState):
     Args:
       variables: variables of TensorFlow or Keras; None for the global variables of a v1 graph.
       session: runs the graph; None for the default session, if there is one.
-      kwargs: other attributes; sync sends the values that were saved last.
+      kwargs: other attributes, such as epoch=0.
     """
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:

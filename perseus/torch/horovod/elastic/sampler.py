@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch.utils.data
 
 from perseus.common import elastic_sampler
-from perseus.common.elastic_sampler import LastRound
 
-__all__ = ["ElasticSampler", "LastRound"]
+__all__ = ["ElasticSampler"]
 
 
 class ElasticSampler(elastic_sampler.ElasticSampler, torch.utils.data.Sampler[int]):

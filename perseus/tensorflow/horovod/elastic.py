@@ -5,13 +5,20 @@ from __future__ import annotations
 import functools
 from typing import Any, cast
 
+import numpy.typing as npt
 import tensorflow as tf
 
 from perseus._keras.backend import backend_named
 from perseus._keras.elastic import KerasState
 from perseus.common.elastic import ObjectState, Train, run_fn
 from perseus.common.exceptions import HorovodInternalError
-from perseus.tensorflow.horovod.functions import broadcast_object, broadcast_variables
+from perseus.common.saved_arrays import saved_copies
+from perseus.tensorflow.horovod.functions import (
+    assign,
+    broadcast_object,
+    broadcast_variables,
+    values_of,
+)
 from perseus.tensorflow.horovod.mpi_ops import init, rank, shutdown
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
@@ -65,25 +72,19 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session or tf.compat.v1.get_default_session()
         self._broadcast: Any = None
-        self._assign: list[tuple[Any, Any]] = []
         if self.session is not None:
             with self.session.graph.as_default():
                 self._broadcast = broadcast_variables(self.variables, root_rank=0)
-                self._assign = [_assignment(each) for each in self.variables]
-        self._values = self._present()
+        self._saved: list[npt.NDArray[Any]] = []
+        self._copy()
         super().__init__(broadcast_object, rank, **kwargs)
 
     def save(self) -> None:
-        self._values = self._present()
+        self._copy()
         super().save()
 
     def restore(self) -> None:
-        if self.session is None:
-            for variable, value in zip(self.variables, self._values, strict=True):
-                variable.assign(value)
-        else:
-            for (operation, given), value in zip(self._assign, self._values, strict=True):
-                self.session.run(operation, feed_dict={given: value})
+        assign(self.variables, self._saved, self.session)
         super().restore()
 
     def sync(self) -> None:
@@ -91,18 +92,13 @@ class TensorFlowState(ObjectState):
             broadcast_variables(self.variables, root_rank=0)
         else:
             self.session.run(self._broadcast)
-        self._values = self._present()
         super().sync()
+        # Save only when all are synced: if a rank is lost in between, restore must not mix the
+        # states of two ranks.
+        self._copy()
 
-    def _present(self) -> Any:
-        if self.session is not None:
-            return self.session.run(self.variables)
-        return [tf.convert_to_tensor(variable).numpy().copy() for variable in self.variables]
-
-
-def _assignment(variable: Any) -> tuple[Any, Any]:
-    given = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
-    return tf.compat.v1.assign(variable, given).op, given
+    def _copy(self) -> None:
+        self._saved = saved_copies(values_of(self.variables, self.session), self._saved)
 
 
 def _reset() -> None:

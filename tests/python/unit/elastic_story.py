@@ -10,15 +10,16 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 import perseus_core
-from perseus.common import elastic_sampler
+from perseus.common import elastic_sampler, objects
 from perseus.common.elastic_sampler import ElasticSampler
+from perseus.common.handled_state import HandledState, Registry, SamplerStateHandler
 
 #: A sample as the model has seen it: of which epoch, and which.
 Seen = list[tuple[int, int]]
@@ -49,72 +50,57 @@ class Plan:
         )
 
 
-@dataclass
-class State:
-    """The state of a rank: what is saved at a commit, and what a sync sends."""
-
-    sampler: dict[str, Any]
-    model: Seen
-    epoch: int
-    step: int
-    commits: int
-
-
-@dataclass
 class Rank:
-    plan: Plan
-    identity: int
-    is_new: bool = True
-    model: Seen = field(default_factory=list)
-    epoch: int = 0
-    step: int = 0
-    commits: int = 0
+    """A rank's state: its sampler, and what else a training function keeps."""
 
-    def __post_init__(self) -> None:
-        data = range(self.plan.length)
-        self.sampler = ElasticSampler(data, seed=7, last_round=self.plan.last_round)
-        self.saved = self.state()
+    def __init__(self, story: Story, identity: int, is_new: bool) -> None:
+        self.plan = story.plan
+        self.identity = identity
+        self.is_new = is_new
+        sampler = ElasticSampler(range(self.plan.length), seed=7, last_round=self.plan.last_round)
+        values = {"sampler": sampler, "model": [], "epoch": 0, "step": 0, "commits": 0}
+        registry: Registry = [(ElasticSampler, SamplerStateHandler)]
+        self.state = HandledState(lambda plain: story.sent_by_root(plain), registry, values)
 
-    def state(self) -> State:
-        sampler = self.sampler.state_dict()
-        return State(sampler, [*self.model], self.epoch, self.step, self.commits)
+    @property
+    def model(self) -> Seen:
+        seen: Seen = self.state.model
+        return seen
 
-    def load(self, state: State) -> None:
-        self.sampler.load_state_dict(state.sampler)
-        self.model = [*state.model]
-        self.epoch, self.step, self.commits = state.epoch, state.step, state.commits
-        self.saved = self.state()
+    def plain(self) -> dict[str, Any]:
+        return {name: getattr(self.state, name) for name in ("model", "epoch", "step", "commits")}
 
     def training(self) -> Generator[tuple[str, Any], Any, None]:
         """Yields each collective with its own part, and gets its result."""
-        plan, sampler = self.plan, self.sampler
-        while self.epoch < plan.epochs:
+        plan, state = self.plan, self.state
+        while state.epoch < plan.epochs:
             if plan.sets_epoch_before:
-                sampler.set_epoch(self.epoch)
+                state.sampler.set_epoch(state.epoch)
             yield from self._an_epoch()
-            self.epoch += 1
+            state.epoch += 1
             if not plan.sets_epoch_before:
-                sampler.set_epoch(self.epoch)
+                state.sampler.set_epoch(state.epoch)
 
     def _an_epoch(self) -> Generator[tuple[str, Any], Any, None]:
-        own = list(self.sampler)
-        assert len(own) == len(self.sampler)
+        state = self.state
+        own = list(state.sampler)
+        assert len(own) == len(state.sampler)
         size = 1 + self.identity % 3 if self.plan.by_indices else self.plan.batch
         while True:
             batch, own = own[:size], own[size:]
             everybody_s = yield "step", batch
             if not everybody_s:
                 return
-            self.model += [(self.epoch, sample) for sample in everybody_s]
+            state.model = [*state.model, *((state.epoch, sample) for sample in everybody_s)]
             if self.plan.by_indices:
                 yield "record", batch
-                self.sampler.record_indices(batch)
+                state.sampler.record_indices(batch)
             else:
-                self.sampler.record_batch(0, size)
-            self.step += 1
-            if self.step % self.plan.commit_every == 0:
-                self.commits += 1
-                self.saved = self.state()
+                state.sampler.record_batch(0, size)
+            state.step += 1
+            if state.step % self.plan.commit_every == 0:
+                state.commits += 1
+                state.save()
                 yield "commit", None
 
 
@@ -126,12 +112,14 @@ class Story:
         self.plan = plan
         self._present = 0
         self._result: Any = None
-        self.ranks = [Rank(plan, i, is_new=False) for i in range(self._draw.randint(1, 5))]
+        self.ranks = [Rank(self, i, is_new=False) for i in range(self._draw.randint(1, 5))]
+        self._root = self.ranks[0]
         self._named = len(self.ranks)
         self.events: list[str] = []
         monkeypatch.setattr(elastic_sampler, "rank", lambda: self._present)
         monkeypatch.setattr(elastic_sampler, "size", lambda: len(self.ranks))
         monkeypatch.setattr(elastic_sampler, "allgather_object", lambda *args: self._result)
+        monkeypatch.setattr(objects, "broadcast_object", self._sent_sampler)
         monkeypatch.setattr(perseus_core, "allgather", lambda mine, name: np.array(self._result))
 
     def run(self) -> None:
@@ -139,9 +127,17 @@ class Story:
         while not self._trained():
             self.most_ranks = max(self.most_ranks, len(self.ranks))
 
+    def sent_by_root(self, plain: dict[str, Any]) -> dict[str, Any]:
+        assert plain.keys() == self._root.plain().keys()
+        return self._root.plain()
+
+    def _sent_sampler(self, own: Any, *arguments: Any) -> dict[str, Any]:
+        sampler: ElasticSampler = self._root.state.sampler
+        return sampler.state_dict()
+
     def left_over(self) -> tuple[int, ...]:
         """What the last epoch leaves to the next one."""
-        sampler = self.ranks[0].sampler
+        sampler: ElasticSampler = self.ranks[0].state.sampler
         sampler.set_epoch(self.plan.epochs)
         return sampler.carried
 
@@ -182,20 +178,24 @@ class Story:
                 self._sent(i, programs, result)
         self.events.append(f"{len(self.ranks) - len(survivors)} died")
         for rank in survivors:
-            rank.load(rank.saved)
+            rank.state.restore()
         joiners = self._joiners() if self._happens(0.3) else []
         self._form([*survivors, *joiners])
 
     def _change(self) -> None:
         """At a commit ranks are drained, or join, or the whole job goes on from a checkpoint."""
         if self._happens(0.2):
-            checkpoint = pickle.dumps(self.ranks[0].state())
-            ranks = self._joiners()
-            for rank in ranks:
-                rank.load(pickle.loads(checkpoint))
+            first = self.ranks[0]
+            checkpoint = pickle.dumps((first.state.sampler.state_dict(), first.plain()))
+            self.ranks = self._joiners()
+            self.events.append(f"resumed by {len(self.ranks)}")
+            for rank in self.ranks:
+                sampler, plain = pickle.loads(checkpoint)
+                rank.state.sampler.load_state_dict(sampler)
+                for name, value in plain.items():
+                    setattr(rank.state, name, value)
                 rank.is_new = False
-            self.events.append(f"resumed by {len(ranks)}")
-            self.ranks = ranks
+                rank.state.save()
             return
         left = self._some_are_left(self.ranks) if self._happens(0.5) else self.ranks
         joiners = self._joiners() if self._happens(0.5) else []
@@ -205,7 +205,7 @@ class Story:
     def _joiners(self) -> list[Rank]:
         count = self._draw.randint(1, 3)
         self._named += count
-        return [Rank(self.plan, self._named - i) for i in range(count)]
+        return [Rank(self, self._named - i, is_new=True) for i in range(count)]
 
     def _some_are_left(self, ranks: list[Rank]) -> list[Rank]:
         """Always one that has been trained: otherwise the job's state is lost."""
@@ -217,24 +217,26 @@ class Story:
         """Forms a world, in which more ranks may be lost before it trains."""
         self.ranks = ranks
         for rank in ranks:
-            rank.sampler.reset()
+            rank.state.on_reset()
         trained = [rank for rank in ranks if not rank.is_new]
-        root = max(trained, key=lambda rank: rank.commits)
-        if len(trained) < len(ranks) or any(rank.commits < root.commits for rank in ranks):
-            state = root.state()
+        self._root = max(trained, key=lambda rank: rank.state.commits)
+        most = self._root.state.commits
+        if len(trained) < len(ranks) or any(rank.state.commits < most for rank in ranks):
             fails = self._happens(0.2)
             for rank in ranks:
-                if rank is not root and not (fails and self._happens(0.5)):
-                    rank.load(state)
+                # A sync that fails is complete on some ranks.
+                if not (fails and self._happens(0.5)):
+                    rank.state.sync()
                     rank.is_new = False
             if fails:
                 self.events.append("lost in sync")
                 survivors = self._some_are_left(ranks)
                 for rank in survivors:
-                    rank.load(rank.saved)
+                    rank.state.restore()
                 self._form(survivors)
                 return
-        self._result = [{**rank.sampler.state_dict(), "length": self.plan.length} for rank in ranks]
+        self._result = [
+            {**rank.state.sampler.state_dict(), "length": self.plan.length} for rank in ranks
+        ]
         for rank in ranks:
-            rank.sampler.join_progress()
-            rank.saved = rank.state()
+            rank.state.join_progress()

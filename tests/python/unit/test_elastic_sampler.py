@@ -10,6 +10,7 @@ from elastic_story import Plan, Story
 
 from perseus.common import elastic_sampler
 from perseus.common.elastic_sampler import ElasticSampler
+from perseus.common.handled_state import HandledState, Registry, SamplerStateHandler
 
 STORIES = 300
 
@@ -218,6 +219,18 @@ def test_ranks_that_counted_apart_join(world: World, monkeypatch: pytest.MonkeyP
     )
     with pytest.raises(ValueError, match="on rank 1; it must be False, as on rank 0"):
         behind.join_progress()
+
+
+def test_a_state_that_is_reset_divides_its_samples_anew(world: World) -> None:
+    sampler = ElasticSampler(range(9), shuffle=False)
+    registry: Registry = [(ElasticSampler, SamplerStateHandler)]
+    state = HandledState(lambda plain: plain, registry, {"sampler": sampler, "step": 0})
+    assert list(sampler) == [0, 2, 4, 6, 8]
+    sampler.record_batch(0, 1)
+    state.save()
+    world.rank, world.size = 1, 3
+    state.on_reset()
+    assert list(sampler) == [3, 6, 2]
 
 
 def test_a_wrong_last_round_is_refused() -> None:

@@ -41,18 +41,18 @@ class _Pass:
     """One update of a copy."""
 
     def __init__(self) -> None:
-        #: this pass's copies, by what tells the memory of tensors apart
-        self._copies: dict[Any, torch.Tensor] = {}
-        #: tensors of the last copy that this pass uses again, and what goes into them
-        self._targets: list[torch.Tensor] = []
-        self._sources: list[torch.Tensor] = []
+        #: this pass's tensors and their copies, by address
+        self._copies: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        #: by device and type: tensors of the last copy that this pass uses again, and what goes
+        #: into them; a GPU copies those of one type together
+        self._pairs: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         self._taken: set[int] = set()
 
     @torch.no_grad()
     def copied(self, tree: Any, last: Any) -> Any:
         result = self._copy(tree, last)
-        if self._targets:
-            torch._foreach_copy_(self._targets, self._sources)
+        for targets, sources in self._pairs.values():
+            torch._foreach_copy_(targets, sources)
         return result
 
     def _copy(self, value: Any, last: Any) -> Any:
@@ -73,22 +73,26 @@ class _Pass:
         return copy.deepcopy(value)
 
     def _copy_tensor(self, tensor: torch.Tensor, last: Any) -> torch.Tensor:
-        like = (tensor.shape, tensor.dtype, tensor.device)
-        memory = (tensor.data_ptr(), tensor.stride(), *like)
-        found = self._copies.get(memory)
-        if found is not None:
-            return found
-        fits = isinstance(last, torch.Tensor) and (last.shape, last.dtype, last.device) == like
+        of_address = self._copies.setdefault(tensor.data_ptr(), [])
+        for other, copy_of_other in of_address:
+            if _are_alike(other, tensor) and other.stride() == tensor.stride():
+                return copy_of_other
         # Tensors that were tied when the last copy was made have the same one there.
-        if fits and _is_plain(last) and id(last) not in self._taken:
+        if _is_plain(last) and _are_alike(last, tensor) and id(last) not in self._taken:
             self._taken.add(id(last))
-            self._targets.append(last)
-            self._sources.append(tensor)
+            targets, sources = self._pairs.setdefault((tensor.device, tensor.dtype), ([], []))
+            targets.append(last)
+            sources.append(tensor)
             result: torch.Tensor = last
         else:
             result = tensor.clone()
-        self._copies[memory] = result
+        of_address.append((tensor, result))
         return result
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same_type = one.dtype == other.dtype and one.device == other.device
+    return bool(same_type and one.shape == other.shape)
 
 
 def _is_plain(value: Any) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy.typing as npt
 
-import perseus_core
 from perseus._keras.backend import Backend
 from perseus._keras.distributed import reducers_of
 from perseus._keras.variables import (
@@ -19,7 +18,8 @@ from perseus._keras.variables import (
     without_repeats,
 )
 from perseus.common import objects
-from perseus.common.elastic import ObjectState, State
+from perseus.common.elastic import State
+from perseus.common.handled_state import SAMPLERS, HandledState
 from perseus.common.process_sets import global_process_set
 from perseus.common.saved_arrays import saved_copies
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-class KerasState(ObjectState):
+class KerasState(HandledState):
     """A model, its optimizer, and other attributes given by name.
 
     save keeps copies of the variables of model and optimizer in CPU memory. sync gives all ranks
@@ -40,7 +40,7 @@ class KerasState(ObjectState):
     Args:
       model: a model that is built; ValueError if it has no variables yet.
       optimizer: None for that of the model.
-      kwargs: other attributes, such as epoch=0.
+      kwargs: other attributes, such as epoch=0, or an ElasticSampler.
     """
 
     _backend: Backend
@@ -58,7 +58,7 @@ class KerasState(ObjectState):
         self._variables: list[Any] = []
         self._saved: list[npt.NDArray[Any]] = []
         self._copy()
-        super().__init__(_broadcast_object, perseus_core.rank, **kwargs)
+        super().__init__(_broadcast_object, SAMPLERS, kwargs)
 
     def save(self) -> None:
         self._copy()

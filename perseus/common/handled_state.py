@@ -11,7 +11,7 @@ from perseus.common.elastic import BroadcastObject, ObjectState
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.process_sets import global_process_set
 
-__all__ = ["HandledState", "Registry", "SamplerStateHandler", "StateHandler"]
+__all__ = ["SAMPLERS", "HandledState", "Registry", "SamplerStateHandler", "StateHandler"]
 
 T = TypeVar("T")
 
@@ -60,6 +60,9 @@ class SamplerStateHandler(StateHandler[ElasticSampler]):
         self.value.join_progress()
         if is_committed:
             self.save()
+
+
+SAMPLERS: Registry = [(ElasticSampler, SamplerStateHandler)]
 
 
 class HandledState(ObjectState):

@@ -387,3 +387,19 @@ def test_a_save_uses_the_memory_of_the_last(keras, hvd):
         fit(state.model, own_rows(X), own_rows(Y))
         state.restore()
         assert_weights(state.model, weights, 0.0)
+
+
+def test_a_state_has_a_sampler(keras, hvd):
+    sampler = hvd.elastic.ElasticSampler(range(10 * size()), shuffle=False)
+    state = hvd.elastic.KerasState(model_of_rank(keras, hvd, 0), sampler=sampler, epoch=0)
+    sampler.record_batch(0, 1 + rank())
+    state.sync()
+    assert state.sampler is sampler
+    assert sampler.remaining_indices[0] == size()
+    sampler.record_batch(0, 2)
+    state.commit()
+    sampler.record_batch(0, 2)
+    state.restore()
+    state.on_reset()
+    state.join_progress()
+    assert list(sampler) == list(range(3 * size() + rank(), 10 * size(), size()))

@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from perseus._keras.backend import backend_named
 from perseus._keras.elastic import KerasState
-from perseus.common.elastic import ObjectState, Train, run_fn
+from perseus.common.elastic import Train, run_fn
+from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.exceptions import HorovodInternalError
+from perseus.common.handled_state import SAMPLERS, HandledState
 from perseus.common.saved_arrays import saved_copies
 from perseus.tensorflow.horovod.functions import (
     assign,
@@ -19,9 +21,9 @@ from perseus.tensorflow.horovod.functions import (
     broadcast_variables,
     values_of,
 )
-from perseus.tensorflow.horovod.mpi_ops import init, rank, shutdown
+from perseus.tensorflow.horovod.mpi_ops import init, shutdown
 
-__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
+__all__ = ["ElasticSampler", "TensorFlowKerasState", "TensorFlowState", "run"]
 
 
 def run(func: Train) -> Train:
@@ -47,7 +49,7 @@ class TensorFlowKerasState(KerasState):
       model: a model that is built; ValueError if it has no variables yet.
       optimizer: None for that of the model.
       backend: not needed; Horovod has the argument.
-      kwargs: other attributes, such as epoch=0.
+      kwargs: other attributes, such as epoch=0, or an ElasticSampler.
     """
 
     def __init__(
@@ -57,13 +59,13 @@ class TensorFlowKerasState(KerasState):
         super().__init__(model, optimizer, **kwargs)
 
 
-class TensorFlowState(ObjectState):
+class TensorFlowState(HandledState):
     """Variables, and other attributes.
 
     Args:
       variables: variables of TensorFlow or Keras; None for the global variables of a v1 graph.
       session: runs the graph; None for the default session, if there is one.
-      kwargs: other attributes, such as epoch=0.
+      kwargs: other attributes, such as epoch=0, or an ElasticSampler.
     """
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
@@ -77,7 +79,7 @@ class TensorFlowState(ObjectState):
                 self._broadcast = broadcast_variables(self.variables, root_rank=0)
         self._saved: list[npt.NDArray[Any]] = []
         self._copy()
-        super().__init__(broadcast_object, rank, **kwargs)
+        super().__init__(broadcast_object, SAMPLERS, kwargs)
 
     def save(self) -> None:
         self._copy()

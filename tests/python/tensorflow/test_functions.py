@@ -197,6 +197,19 @@ def test_state_of_variables():
         x.assign_add([1.0])  # in its own memory, which must not be that of the saved value
 
 
+def test_state_with_a_sampler():
+    sampler = hvd.elastic.ElasticSampler(range(10 * hvd.size()))
+    state = hvd.elastic.TensorFlowState([tf.Variable(1.0)], sampler=sampler)
+    sampler.record_batch(0, 3)
+    state.commit()
+    sampler.record_batch(0, 3)
+    state.restore()
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(sampler), output_signature=tf.TensorSpec((), tf.int64)
+    )
+    assert len(list(dataset)) == 7
+
+
 def test_state_of_a_session():
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.get_variable("x", initializer=float(hvd.rank()))

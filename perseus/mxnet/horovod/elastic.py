@@ -25,12 +25,7 @@ import numpy as np
 
 from perseus.common import elastic_sampler
 from perseus.common.elastic import Train, run_fn
-from perseus.common.handled_state import (
-    HandledState,
-    Registry,
-    SamplerStateHandler,
-    StateHandler,
-)
+from perseus.common.handled_state import SAMPLERS, HandledState, Registry, StateHandler
 from perseus.mxnet.engine import NDArray
 from perseus.mxnet.horovod.functions import broadcast_object, broadcast_parameters
 from perseus.mxnet.horovod.mpi_ops import broadcast_, init, rank, shutdown
@@ -140,7 +135,7 @@ _registry: Registry = [
     (mx.gluon.Block, ParametersStateHandler),
     (mx.gluon.ParameterDict, ParametersStateHandler),
     (mx.gluon.Trainer, TrainerStateHandler),
-    (elastic_sampler.ElasticSampler, SamplerStateHandler),
+    *SAMPLERS,
 ]
 
 

@@ -19,7 +19,7 @@ import pytest
 import perseus_core
 from perseus.common import elastic_sampler, objects
 from perseus.common.elastic_sampler import ElasticSampler
-from perseus.common.handled_state import HandledState, Registry, SamplerStateHandler
+from perseus.common.handled_state import SAMPLERS, HandledState
 
 #: A sample as the model has seen it: of which epoch, and which.
 Seen = list[tuple[int, int]]
@@ -59,8 +59,7 @@ class Rank:
         self.is_new = is_new
         sampler = ElasticSampler(range(self.plan.length), seed=7, last_round=self.plan.last_round)
         values = {"sampler": sampler, "model": [], "epoch": 0, "step": 0, "commits": 0}
-        registry: Registry = [(ElasticSampler, SamplerStateHandler)]
-        self.state = HandledState(lambda plain: story.sent_by_root(plain), registry, values)
+        self.state = HandledState(lambda plain: story.sent_by_root(plain), SAMPLERS, values)
 
     @property
     def model(self) -> Seen:

@@ -10,7 +10,7 @@ from elastic_story import Plan, Story
 
 from perseus.common import elastic_sampler
 from perseus.common.elastic_sampler import ElasticSampler
-from perseus.common.handled_state import HandledState, Registry, SamplerStateHandler
+from perseus.common.handled_state import SAMPLERS, HandledState
 
 STORIES = 300
 
@@ -223,8 +223,7 @@ def test_ranks_that_counted_apart_join(world: World, monkeypatch: pytest.MonkeyP
 
 def test_a_state_that_is_reset_divides_its_samples_anew(world: World) -> None:
     sampler = ElasticSampler(range(9), shuffle=False)
-    registry: Registry = [(ElasticSampler, SamplerStateHandler)]
-    state = HandledState(lambda plain: plain, registry, {"sampler": sampler, "step": 0})
+    state = HandledState(lambda plain: plain, SAMPLERS, {"sampler": sampler, "step": 0})
     assert list(sampler) == [0, 2, 4, 6, 8]
     sampler.record_batch(0, 1)
     state.save()

@@ -6,8 +6,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.handled_state import (
+    SAMPLERS,
     HandledState,
     Registry,
     SamplerStateHandler,
@@ -89,7 +89,7 @@ _registry: Registry = [
     (torch.optim.Optimizer, OptimizerStateHandler),
     (torch.optim.lr_scheduler.LRScheduler, ObjectStateHandler),
     (_GRAD_SCALER, ObjectStateHandler),
-    (ElasticSampler, SamplerStateHandler),
+    *SAMPLERS,
 ]
 
 

@@ -1,14 +1,16 @@
-"""Training that survives the loss of ranks; see perseus.common.elastic. Horovod has none for MXNet.
+"""Training that survives the loss of ranks; see perseus.common.elastic.
 
-state = hvd.elastic.MXNetState(net=net, trainer=trainer, step=0)
+    state = hvd.elastic.MXNetState(net=net, trainer=trainer, step=0)
 
-@hvd.elastic.run
-def train(state):
-    while state.step < steps:
-        ...
-        trainer.step(batch_size)
-        state.step += 1
-        state.commit()
+    @hvd.elastic.run
+    def train(state):
+        while state.step < steps:
+            ...
+            trainer.step(batch_size)
+            state.step += 1
+            state.commit()
+
+Horovod has none for MXNet.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from typing import Any, cast
 import mxnet as mx
 import numpy as np
 
-from perseus.common import elastic_sampler
 from perseus.common.elastic import Train, run_fn
+from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.handled_state import SAMPLERS, HandledState, Registry, StateHandler
 from perseus.mxnet.engine import NDArray
 from perseus.mxnet.horovod.functions import broadcast_object, broadcast_parameters
@@ -48,10 +50,6 @@ def run(func: Train) -> Train:
 def _reset() -> None:
     shutdown()
     init()
-
-
-class ElasticSampler(elastic_sampler.ElasticSampler, mx.gluon.data.Sampler):
-    __doc__ = elastic_sampler.ElasticSampler.__doc__
 
 
 class ParametersStateHandler(StateHandler[Any]):

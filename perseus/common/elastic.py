@@ -234,7 +234,8 @@ def _run(
             elif state.needs_sync():
                 state.sync()
                 state.has_synced()
-            if is_new_world:
+            # For a rank that has joined an elastic job, this is its first world.
+            if is_new_world or driver is not None:
                 state.join_progress()
             losses_left = max(1, _ranks())
             return func(state, *args, **kwargs)

@@ -12,6 +12,10 @@ namespace {
 constexpr int kDirectLatencyRanks = 8;
 // Up to this size the number of hops decides how long it takes, above it the number of bytes.
 constexpr size_t kLatencyBytes = 64 << 10;
+// Above this size, ranks of one host that share caches reduce first under each cache. That takes
+// more hops. Below it, some of the shapes that benchmarks/sockets.py simulates (2 to 8 caches with
+// 2 to 8 ranks each) are slower for them.
+constexpr size_t kCacheLatencyBytes = 32 << 10;
 
 Task copy_alone(const void* in, void* out, size_t elements, DataType type, double factor) {
   scale(out, in, elements, type, factor);
@@ -21,9 +25,14 @@ Task copy_alone(const void* in, void* out, size_t elements, DataType type, doubl
 }  // namespace
 
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes) {
+  const size_t latency_bytes = spans_hosts(group) ? kLatencyBytes : kCacheLatencyBytes;
+  if (bytes > latency_bytes && can_be_hierarchical(group)) return AllreduceAlgorithm::kHierarchical;
+  return choose_flat_allreduce(group, bytes);
+}
+
+AllreduceAlgorithm choose_flat_allreduce(const Group& group, size_t bytes) {
   const bool is_small = bytes <= kLatencyBytes;
   if (is_small && group.size > kDirectLatencyRanks) return AllreduceAlgorithm::kRecursiveDoubling;
-  if (!is_small && can_be_hierarchical(group)) return AllreduceAlgorithm::kHierarchical;
   return is_small_group(group) ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing;
 }
 

@@ -10,12 +10,10 @@ namespace {
 // Small buffers go directly only in groups up to this size, even inside one host. In larger groups
 // that many messages cost more than a few more hops.
 constexpr int kDirectLatencyRanks = 8;
-// Up to this size the number of hops decides how long it takes, above it the number of bytes.
+// Up to this size the number of hops decides how long it takes, above it the number of bytes. That
+// holds for caches inside a host, too: in all shapes that benchmarks/sockets.py simulates, from 2
+// caches with 2 ranks each on, hierarchical is faster for a shard above this size.
 constexpr size_t kLatencyBytes = 64 << 10;
-// Above this size, ranks of one host that share caches reduce first under each cache. That takes
-// more hops. Below it, some of the shapes that benchmarks/sockets.py simulates (2 to 8 caches with
-// 2 to 8 ranks each) are slower for them.
-constexpr size_t kCacheLatencyBytes = 32 << 10;
 
 Task copy_alone(const void* in, void* out, size_t elements, DataType type, double factor) {
   scale(out, in, elements, type, factor);
@@ -25,8 +23,7 @@ Task copy_alone(const void* in, void* out, size_t elements, DataType type, doubl
 }  // namespace
 
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes) {
-  const size_t latency_bytes = spans_hosts(group) ? kLatencyBytes : kCacheLatencyBytes;
-  if (bytes > latency_bytes && can_be_hierarchical(group)) return AllreduceAlgorithm::kHierarchical;
+  if (bytes > kLatencyBytes && can_be_hierarchical(group)) return AllreduceAlgorithm::kHierarchical;
   return choose_flat_allreduce(group, bytes);
 }
 

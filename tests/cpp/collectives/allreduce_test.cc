@@ -417,7 +417,7 @@ TEST(ChooseAllreduce, GoesByHostsRanksAndBytes) {
 
 TEST(ChooseAllreduce, GoesByCachesInsideAHost) {
   using enum AllreduceAlgorithm;
-  constexpr size_t kSmall = 32 << 10, kLarge = kSmall + 1;
+  constexpr size_t kSmall = 64 << 10, kLarge = kSmall + 1;
   const Group group = group_of({4}, {0, 0, 1, 1});
   EXPECT_EQ(choose_allreduce(group, kSmall), kDirect);
   EXPECT_EQ(choose_allreduce(group, kLarge), kHierarchical);
@@ -425,8 +425,10 @@ TEST(ChooseAllreduce, GoesByCachesInsideAHost) {
   // NCCL has no use for caches.
   EXPECT_FALSE(can_be_hierarchical_over_hosts(group));
   // Over hosts, hosts count.
-  EXPECT_EQ(choose_allreduce(group_of({2, 2}, {0, 1, 0, 1}), kLarge), kDirect);
-  EXPECT_EQ(levels_of(group_of({2, 2}, {0, 1, 0, 1}))->local.size, 2);
+  const Group over_hosts = group_of({2, 2}, {0, 1, 0, 1});
+  EXPECT_EQ(choose_allreduce(over_hosts, kLarge), kHierarchical);
+  EXPECT_EQ(over_hosts.by_cache, nullptr);
+  EXPECT_EQ(levels_of(over_hosts), over_hosts.by_host.get());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 """The exposed communication of a training step: Perseus and its peers, in turns.
 
 python benchmarks/step.py [--ranks 2] [--models vgg16 ...] [--framework torch] [--slowdown 1]
-                          [--quick] [--json FILE] [--plot FILE]
+                          [--distance far] [--quick] [--json FILE] [--plot FILE]
 
 The gradients are those of real models, as backward would produce them on a simulated accelerator
 (contest/models.py, contest/works/step.py). Exposed communication is how much longer a step takes
@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contest import charts, ending, report, training_step
+from contest import charts, core_distance, ending, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
 from contest.launch import IN_GRAPHS, KNOWN, MXNET, ON_MXNET, OPTIMIZER
@@ -51,7 +51,9 @@ AT_ONCE = {
 def measure_steps(args: argparse.Namespace, ranks: int, steps: report.Report) -> None:
     turns, iterations = (1, 3) if args.quick else (5, 10)
     contenders = training_step.contenders(peers=not args.no_peers)
-    with Conductor((*contenders, KNOWN[LIMIT]), ranks, time_out=600) as contest:
+    with Conductor(
+        (*contenders, KNOWN[LIMIT]), ranks, time_out=600, distance=args.distance
+    ) as contest:
         copied = contest.measure(
             "collective.allreduce", elements=COPIED // 4, only=[LIMIT], iterations=5
         )[LIMIT]
@@ -82,7 +84,7 @@ def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report
         for one in AT_ONCE[args.framework]
         if not args.no_peers or one.label.startswith("perseus")
     ]
-    with Conductor(contenders, ranks, time_out=600) as contest:
+    with Conductor(contenders, ranks, time_out=600, distance=args.distance) as contest:
         training_step.tune(contest, 0 if args.quick else args.tuning_steps)
         for name in args.models:
             tensors = len(model(name).tensors)
@@ -124,6 +126,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("steps", "at-once"))
     parser.add_argument("--tuning-steps", type=at_least(0), default=60, help="before measuring")
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
+    core_distance.add_argument(parser)
     report.add_arguments(parser)
     args = parser.parse_args()
     only_at_once = args.framework != "torch"

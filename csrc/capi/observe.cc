@@ -4,6 +4,7 @@
 
 #include "base/core_distance.h"
 #include "base/settings.h"
+#include "base/thread_placement.h"
 #include "capi/c_status.h"
 #include "capi/process.h"
 #include "codec/codec.h"
@@ -11,7 +12,6 @@
 #include "device/cpu/kernels.h"
 #include "device/cuda/kernels_image.h"
 #include "device/cuda/libraries.h"
-#include "engine/thread_affinity.h"
 #include "mpi/mpi_library.h"
 
 using perseus::Process;
@@ -112,7 +112,8 @@ perseus_status_t perseus_check_environment(const char* const* environment) {
   };
   const auto settings = perseus::Settings::from(value_of);
   if (!settings.is_ok()) return to_c(settings.status());
-  return to_c(perseus::parse_processors(settings.value().thread_affinity).status());
+  return to_c(perseus::check_thread_placement(settings.value().thread_affinity,
+                                              settings.value().cache_groups));
 }
 
 void perseus_add_library_folders(const char* folders) {

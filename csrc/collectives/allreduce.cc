@@ -10,7 +10,9 @@ namespace {
 // Small buffers go directly only in groups up to this size, even inside one host. In larger groups
 // that many messages cost more than a few more hops.
 constexpr int kDirectLatencyRanks = 8;
-// Up to this size the number of hops decides how long it takes, above it the number of bytes.
+// Up to this size the number of hops decides how long it takes, above it the number of bytes. That
+// holds for caches inside a host, too: in all shapes that benchmarks/sockets.py simulates, from 2
+// caches with 2 ranks each on, hierarchical is faster for a shard above this size.
 constexpr size_t kLatencyBytes = 64 << 10;
 
 Task copy_alone(const void* in, void* out, size_t elements, DataType type, double factor) {
@@ -21,9 +23,13 @@ Task copy_alone(const void* in, void* out, size_t elements, DataType type, doubl
 }  // namespace
 
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes) {
+  if (bytes > kLatencyBytes && can_be_hierarchical(group)) return AllreduceAlgorithm::kHierarchical;
+  return choose_flat_allreduce(group, bytes);
+}
+
+AllreduceAlgorithm choose_flat_allreduce(const Group& group, size_t bytes) {
   const bool is_small = bytes <= kLatencyBytes;
   if (is_small && group.size > kDirectLatencyRanks) return AllreduceAlgorithm::kRecursiveDoubling;
-  if (!is_small && can_be_hierarchical(group)) return AllreduceAlgorithm::kHierarchical;
   return is_small_group(group) ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing;
 }
 

@@ -28,7 +28,8 @@ Task allreduce_ring(const Group& group, CollectiveOptions options, const void* i
                     size_t elements, DataType type, ReduceOp op, double factor);
 
 // Reduce-scatter inside each host, allreduce of each part between the hosts, allgather inside each
-// host: each byte crosses between hosts as rarely as possible. Needs group.by_host.
+// host: each byte crosses between hosts as rarely as possible. The same for caches inside a host.
+// Needs levels_of(group).
 Task allreduce_hierarchical(const Group& group, CollectiveOptions options, const void* in,
                             void* out, size_t elements, DataType type, ReduceOp op, double factor);
 

@@ -1,5 +1,6 @@
 // Segments of the buffer go through the three phases side by side, so that the wire between hosts
-// is busy with one segment while the next is reduced inside the host.
+// is busy with one segment while the next is reduced inside the host. Inside one host, the caches
+// over its ranks are in the place of hosts.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +18,7 @@ constexpr size_t kMostSegments = 40;
 static_assert(kMostSegments * kPhases * uint64_t{kStepsPerPart} <= kStepsPerCollective);
 
 struct HierarchicalAllreduce {
-  const HostSplit& split;
+  const GroupSplit& split;
   CollectiveOptions options;
   const std::byte* in;
   std::byte* out;
@@ -66,12 +67,13 @@ Task reduce_segment(const HierarchicalAllreduce& run, size_t index) {
 
 Task allreduce_hierarchical(const Group& group, CollectiveOptions options, const void* in,
                             void* out, size_t elements, DataType type, ReduceOp op, double factor) {
-  if (group.by_host == nullptr) {
+  const GroupSplit* levels = levels_of(group);
+  if (levels == nullptr) {
     co_return Status::invalid_argument(
         "hierarchical allreduce needs the same number of ranks on every host");
   }
-  const double local_factor = early_factor(type, op, factor, group.by_host->local.size);
-  HierarchicalAllreduce run{*group.by_host,
+  const double local_factor = early_factor(type, op, factor, levels->local.size);
+  HierarchicalAllreduce run{*levels,
                             options,
                             static_cast<const std::byte*>(in),
                             static_cast<std::byte*>(out),

@@ -23,7 +23,7 @@ namespace perseus {
 
 class BufferPool;
 
-struct HostSplit;
+struct GroupSplit;
 
 // The ranks that take part, seen from this one. Indices count within the group.
 struct Group {
@@ -31,25 +31,34 @@ struct Group {
   int size = 1;
   std::vector<Link*> links;  // by index; null at our own
   std::vector<int> host_of;  // host number of each index
-  // The groups that the hierarchical allreduce works in. Null unless every host holds the same
-  // number of the group's ranks.
-  std::shared_ptr<const HostSplit> by_host;
+  // Null unless every host holds the same number of the group's ranks.
+  std::shared_ptr<const GroupSplit> by_host;
+  // Null unless all ranks are on one host, and each last-level cache over them has the same number
+  // of them, of several, under it.
+  std::shared_ptr<const GroupSplit> by_cache;
 };
 
-// The ranks on this host, and the ranks at this rank's position on every host.
-struct HostSplit {
+// The ranks on this host or under this cache, and the ranks at this rank's position in every one.
+struct GroupSplit {
   Group local;
   Group across;
 };
 
-// Returns whether a hierarchical allreduce works here: there are several hosts, and as many ranks
-// on each, more than one.
+// The groups that the hierarchical allreduce works in: over hosts or, inside one host, over caches.
+// Null if it works in none.
+const GroupSplit* levels_of(const Group& group);
+// Returns whether a hierarchical allreduce is worth while here: there are several hosts or caches,
+// and as many ranks in each, more than one.
 bool can_be_hierarchical(const Group& group);
+bool can_be_hierarchical_over_hosts(const Group& group);
 
 // Returns whether its ranks are on several hosts.
 bool spans_hosts(const Group& group);
 
-Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of);
+// `cache_of`: a number for the last-level cache over each index; empty, or below 0, if it is not
+// known.
+Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of,
+                 const std::vector<int>& cache_of = {});
 
 // How many message numbers one collective may use.
 inline constexpr uint32_t kStepsPerCollective = 1u << 24;
@@ -82,6 +91,8 @@ Status allreduce_gathered(const Group& group, BufferPool& buffers,
 // The algorithm that kAuto stands for. It depends on the group and the bytes alone, so that all
 // ranks choose the same.
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes);
+// The same where ranks that are near each other are not to reduce first among themselves.
+AllreduceAlgorithm choose_flat_allreduce(const Group& group, size_t bytes);
 
 // Copies the root's `data` to every rank's `data`.
 Task broadcast(const Group& group, CollectiveOptions options, void* data, size_t bytes, int root);

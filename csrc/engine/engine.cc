@@ -7,11 +7,11 @@
 
 #include "base/settings.h"
 #include "base/start_thread.h"
+#include "base/thread_placement.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
 #include "engine/engine_parts.h"
 #include "engine/engine_scope.h"
-#include "engine/thread_affinity.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -33,13 +33,12 @@ Engine::Engine(Settings settings, Names& names, Timeline& timeline, Counters& co
 Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const WorldRequest& request,
                                               Names& names, Timeline& timeline,
                                               Counters& counters) {
-  auto processors = parse_processors(settings.thread_affinity);
-  if (!processors.is_ok()) {
-    decline(processors.status(), request);
-    return processors.status();
+  const Status placement = check_thread_placement(settings.thread_affinity, settings.cache_groups);
+  if (!placement.is_ok()) {
+    decline(placement, request);
+    return placement;
   }
   std::unique_ptr<Engine> engine(new Engine(std::move(settings), names, timeline, counters));
-  engine->processors_ = std::move(processors).value();
   if (const Status exhausted = engine->loop_.status(); !exhausted.is_ok()) {
     engine.reset();  // telling the others may need the descriptors that it has
     decline(exhausted, request, kPatienceWithoutDescriptors);
@@ -93,8 +92,10 @@ Status Engine::connect(const WorldRequest& request) {
 void Engine::run_thread() {
   pthread_setname_np(pthread_self(), "perseus");
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: it sleeps for 100 us at times
-  const auto local_rank = static_cast<size_t>(topology().local_rank());
-  if (local_rank < processors_.size()) pin_thread(processors_[local_rank]);
+  const Processors& wanted = topology().engine_processors;
+  if (!wanted.is_empty() && !bind_thread_to(wanted)) {
+    PERSEUS_LOG(kWarning, "PERSEUS_THREAD_AFFINITY: there is no processor " << wanted.lowest());
+  }
   const EngineScope here;
   loop_.run();
 }

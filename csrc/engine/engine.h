@@ -95,7 +95,6 @@ class Engine {
   void run_thread();
 
   const std::unique_ptr<const Settings> settings_;  // whose fields only some sources see
-  std::vector<int> processors_;                     // for the engines' threads, by local rank
   Names& names_;
   Timeline& timeline_;
   Counters& counters_;

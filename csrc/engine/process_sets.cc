@@ -60,12 +60,14 @@ void ProcessSets::open(int32_t id, std::vector<int> ranks) {
   set->index = set->index_of(rank_);
   if (set->index >= 0) {
     std::vector<Link*> links;
-    std::vector<int> host_of;
+    std::vector<int> host_of, cache_of;
+    const Topology& topology = wiring_.mesh.topology();
     for (int rank : ranks) {
       links.push_back(rank == rank_ ? nullptr : &wiring_.mesh.link(rank));
-      host_of.push_back(wiring_.mesh.topology().host_of[rank]);
+      host_of.push_back(topology.host_of[rank]);
+      if (wiring_.mesh.shares_all_memory()) cache_of.push_back(topology.cache_of[rank]);
     }
-    set->group = make_group(set->index, std::move(links), std::move(host_of));
+    set->group = make_group(set->index, std::move(links), std::move(host_of), cache_of);
     ByteWriter prefix;
     prefix.put(ControlKind::kBallot);
     prefix.put(id);

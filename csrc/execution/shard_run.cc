@@ -15,8 +15,8 @@
 namespace perseus {
 namespace {
 
-// The user's choice if the group allows it: hierarchical needs several hosts with equally many
-// ranks.
+// The user's choice if the group allows it: hierarchical needs several hosts, or caches, with
+// equally many ranks.
 AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, uint64_t bytes) {
   AllreduceAlgorithm wanted = wanted_algorithm(context.settings);
   if (wanted == AllreduceAlgorithm::kHierarchical && !can_be_hierarchical(group)) {
@@ -25,8 +25,8 @@ AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, 
   if (wanted != AllreduceAlgorithm::kAuto) return wanted;
   const AllreduceAlgorithm best = choose_allreduce(group, bytes);
   const bool must_be_flat = context.settings.mode == AllreduceMode::kFlat;
-  return must_be_flat && best == AllreduceAlgorithm::kHierarchical ? AllreduceAlgorithm::kRing
-                                                                   : best;
+  if (!must_be_flat || best != AllreduceAlgorithm::kHierarchical) return best;
+  return spans_hosts(group) ? AllreduceAlgorithm::kRing : choose_flat_allreduce(group, bytes);
 }
 
 // The memory of a shard that is a part of one tensor in the host's memory. Such a shard can move

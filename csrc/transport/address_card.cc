@@ -1,7 +1,6 @@
 #include "transport/address_card.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 namespace perseus {
 namespace {
 
-constexpr std::string_view kFormat = "perseus card 4";
+constexpr std::string_view kFormat = "perseus card 5";
 constexpr char kSameForAll[] = "; install the same on all hosts";
 constexpr uint32_t kMaxListItems = 4096;
 
@@ -43,13 +42,18 @@ std::string machine() {
   return boot_id + " " + network;
 }
 
-std::vector<uint64_t> processors() {
-  std::vector<uint64_t> bits(128);  // as many as Linux can have
-  const int got =
-      sched_getaffinity(0, bits.size() * sizeof bits[0], reinterpret_cast<cpu_set_t*>(bits.data()));
-  if (got != 0) return {};
-  while (!bits.empty() && bits.back() == 0) bits.pop_back();
-  return bits;
+void put(ByteWriter& writer, const Processors& processors) {
+  writer.put<uint32_t>(static_cast<uint32_t>(processors.words().size()));
+  for (const uint64_t bits : processors.words()) writer.put(bits);
+}
+
+Processors get_processors(ByteReader& reader) {
+  std::vector<uint64_t> words;
+  const auto count = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < count && i < kMaxListItems && !reader.failed(); ++i) {
+    words.push_back(reader.get<uint64_t>());
+  }
+  return Processors(std::move(words));
 }
 
 // The settings that decide order, fusion, sharding, streams or the format on the wire. Only the
@@ -70,6 +74,7 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
                                                 "PERSEUS_ALLREDUCE_NANCHECK",
                                                 "PERSEUS_ALLREDUCE_MODE",
                                                 "PERSEUS_ALLREDUCE_ALGORITHM",
+                                                "PERSEUS_CACHE_GROUPS",
                                                 "PERSEUS_CACHE_CAPACITY",
                                                 "PERSEUS_DISABLE_GROUP_FUSION",
                                                 "PERSEUS_DYNAMIC_PROCESS_SETS",
@@ -115,10 +120,9 @@ Status compare(size_t rank, const AddressCard& card, const AddressCard& first) {
 int processor_share(int rank, const std::vector<AddressCard>& cards) {
   const AddressCard& own = cards[rank];
   double share = 0;
-  for (size_t bit = 0; bit < 64 * own.processors.size(); ++bit) {
+  for (int processor = 0; processor < own.processors.end(); ++processor) {
     const auto may_use = [&](const AddressCard& card) {
-      const size_t word = bit / 64;
-      return word < card.processors.size() && (card.processors[word] >> bit % 64 & 1) != 0;
+      return card.processors.contains(processor);
     };
     if (!may_use(own)) continue;
     share += 1.0 / static_cast<double>(std::ranges::count_if(cards, [&](const AddressCard& card) {
@@ -135,7 +139,9 @@ AddressCard AddressCard::of_this_process(const Settings& settings) {
   AddressCard card;
   card.host_name = perseus::host_name();
   card.machine = perseus::machine();
-  card.processors = perseus::processors();
+  card.processors = Processors::of_this_process();
+  card.caches = last_level_caches(card.processors);
+  card.thread_affinity = settings.thread_affinity;
   card.nonce = random_nonce();
   card.agreed = settings_to_agree_on(settings);
   return card;
@@ -154,8 +160,10 @@ std::string AddressCard::pack() const {
   writer.put<uint32_t>(static_cast<uint32_t>(tcp.size()));
   for (const Endpoint& endpoint : tcp) writer.put_string(endpoint.pack());
   writer.put_string(unix_name);
-  writer.put<uint32_t>(static_cast<uint32_t>(processors.size()));
-  for (const uint64_t bits : processors) writer.put(bits);
+  put(writer, processors);
+  writer.put<uint32_t>(static_cast<uint32_t>(caches.size()));
+  for (const Processors& cache : caches) put(writer, cache);
+  writer.put_string(thread_affinity);
   writer.put<uint32_t>(static_cast<uint32_t>(agreed.size()));
   for (const auto& [name, value] : agreed) {
     writer.put_string(name);
@@ -191,10 +199,12 @@ Result<AddressCard> AddressCard::unpack(const std::string& packed) {
     card.tcp.push_back(endpoint.value());
   }
   card.unix_name = reader.get_string();
-  const auto words = reader.get<uint32_t>();
-  for (uint32_t i = 0; i < words && i < kMaxListItems && !reader.failed(); ++i) {
-    card.processors.push_back(reader.get<uint64_t>());
+  card.processors = get_processors(reader);
+  const auto caches = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < caches && i < kMaxListItems && !reader.failed(); ++i) {
+    card.caches.push_back(get_processors(reader));
   }
+  card.thread_affinity = reader.get_string();
   const auto settings = reader.get<uint32_t>();
   for (uint32_t i = 0; i < settings && i < kMaxListItems && !reader.failed(); ++i) {
     std::string name = reader.get_string();

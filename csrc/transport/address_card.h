@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/processors.h"
 #include "base/status.h"
 #include "transport/endpoint.h"
 #include "transport/handshake.h"
@@ -22,7 +23,9 @@ struct AddressCard {
   Nonce nonce{};          // rank 0's identifies the job
   std::vector<Endpoint> tcp;
   std::string unix_name;
-  std::vector<uint64_t> processors;  // a bit for each that this process may run on
+  Processors processors;                                    // that this process may run on
+  std::vector<Processors> caches;                           // the last-level caches over these
+  std::string thread_affinity;                              // its PERSEUS_THREAD_AFFINITY
   std::vector<std::pair<std::string, std::string>> agreed;  // settings that all must share
 
   // Without endpoints.

@@ -10,6 +10,7 @@
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "transport/address_card.h"
+#include "transport/placement.h"
 #include "transport/tcp/local_addresses.h"
 
 namespace perseus {
@@ -110,6 +111,7 @@ Result<Met> meet(const Settings& settings, const PeerRoutes::Options& options, A
   for (int rank = 0; rank < met.topology.size; ++rank) {
     met.topology.launched.push_back(bootstrap.launched_rank(rank));
   }
+  PERSEUS_RETURN_IF_ERROR(place_engines(cards.value(), settings.cache_groups, met.topology));
   PERSEUS_RETURN_IF_ERROR(check_addresses(options.transport, met.topology, cards.value()));
   PERSEUS_RETURN_IF_ERROR(check_protection(options.transport, met, bootstrap));
   if (met.topology.host_names.size() == 1) {

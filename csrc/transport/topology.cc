@@ -5,12 +5,6 @@
 namespace perseus {
 namespace {
 
-// Position of `rank` among the ranks of its host.
-int position_on_host(const Topology& topology, int rank) {
-  const auto begin = topology.host_of.begin();
-  return static_cast<int>(std::count(begin, begin + rank, topology.host_of[rank]));
-}
-
 int ranks_on_host(const Topology& topology, int host) {
   return static_cast<int>(std::count(topology.host_of.begin(), topology.host_of.end(), host));
 }
@@ -25,7 +19,10 @@ std::string Topology::name(int of_rank) const {
   return text + " on " + host_names[host_of[of_rank]];
 }
 
-int Topology::local_rank() const { return position_on_host(*this, rank); }
+int Topology::local_rank_of(int of_rank) const {
+  const auto begin = host_of.begin();
+  return static_cast<int>(std::count(begin, begin + of_rank, host_of[of_rank]));
+}
 
 int Topology::local_size() const { return ranks_on_host(*this, host_of[rank]); }
 

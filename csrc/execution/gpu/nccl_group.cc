@@ -76,7 +76,7 @@ NcclGroup::NcclGroup(const Settings& settings, GpuThread& thread, const ProcessS
       setup_{library_.functions, thread, config_of(settings, library_.version),
              std::chrono::seconds(settings.start_timeout)},
       is_hierarchical_(wanted_algorithm(settings) == AllreduceAlgorithm::kHierarchical &&
-                       can_be_hierarchical(set.group)),
+                       can_be_hierarchical_over_hosts(set.group)),
       ids_(settings.nccl_lanes),
       lanes_(settings.nccl_lanes) {}
 
@@ -239,7 +239,7 @@ Status NcclGroup::connect(NcclLane& lane, int number, const NcclGroup* world) {
     PERSEUS_RETURN_IF_ERROR(lane.connect(ids_[number], set_.group.index, set_.group.size));
   }
   if (!is_hierarchical_) return {};
-  const HostSplit& hosts = *set_.group.by_host;
+  const GroupSplit& hosts = *set_.group.by_host;
   return lane.split_by_host(hosts.across.index, hosts.local.index);
 }
 

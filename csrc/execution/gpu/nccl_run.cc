@@ -553,7 +553,7 @@ bool nccl_supports(const Description& description, const Settings& settings) {
 bool has_halves(const ShardRun& run, const Settings& settings) {
   return run.description().kind == OperationKind::kAllreduce &&
          wanted_algorithm(settings) == AllreduceAlgorithm::kHierarchical &&
-         can_be_hierarchical(run.batch->set->group);
+         can_be_hierarchical_over_hosts(run.batch->set->group);
 }
 
 Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches) {

@@ -180,6 +180,35 @@ TEST_P(Allreduce, ScalesTheResultOfAnyTypeAndOperation) {
   }
 }
 
+TEST_P(Allreduce, TakesEveryTypeAndOperationUnderSeveralCaches) {
+  const std::vector<std::vector<int>> shapes{{0, 0, 1, 1}, {0, 8, 0, 8}, {3, 3, 3, 1, 1, 1}};
+  for (const std::vector<int>& cache_of : shapes) {
+    const int size = static_cast<int>(cache_of.size());
+    LoopbackWorld world({size}, size, cache_of);
+    for (DataType type :
+         {DataType::kUint8, DataType::kInt8, DataType::kInt32, DataType::kInt64, DataType::kFloat16,
+          DataType::kFloat32, DataType::kFloat64, DataType::kBool, DataType::kBfloat16}) {
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+        // The product of more ranks leaves the range of these.
+        const bool has_small_range = type != DataType::kFloat32 && type != DataType::kFloat64;
+        if (op == ReduceOp::kProduct && has_small_range) continue;
+        for (size_t elements : {3, 1000, 40009}) {
+          check(world, type, op, elements, elements % 2 == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Allreduce, WorksUnderCachesWithUnequalNumbersOfRanks) {
+  for (const std::vector<int>& cache_of :
+       std::vector<std::vector<int>>{{0, 1}, {0, 0, 1}, {0, 0, -1, -1}, {0, 1, 1, 1}}) {
+    LoopbackWorld world({static_cast<int>(cache_of.size())}, 2, cache_of);
+    EXPECT_FALSE(can_be_hierarchical(world.group(0)));
+    check(world, DataType::kFloat32, ReduceOp::kSum, 40009, true);
+  }
+}
+
 TEST_P(Allreduce, SegmentsALargeBufferAcrossHosts) {
   LoopbackWorld world({2, 2}, 4);
   check(world, DataType::kFloat32, ReduceOp::kSum, (5 << 18) + 1, true);
@@ -286,6 +315,27 @@ TEST(AllreduceHierarchical, CrossesBetweenHostsAsSeldomAsItCan) {
   EXPECT_EQ(world.bytes_between_hosts(), 2 * kElements * sizeof(float));
 }
 
+// Returns how many bytes cross between two caches with four ranks each.
+uint64_t bytes_between_caches(AllreduceAlgorithm algorithm, size_t elements) {
+  LoopbackWorld world({8}, 7, {0, 0, 0, 0, 1, 1, 1, 1});
+  std::vector<Elements> buffers = inputs_of(8, DataType::kFloat32, elements);
+  std::vector<Task> tasks;
+  for (int rank = 0; rank < 8; ++rank) {
+    tasks.push_back(allreduce(world.group(rank), world.options(1), buffers[rank].data(),
+                              buffers[rank].data(), elements, DataType::kFloat32, ReduceOp::kSum,
+                              algorithm));
+  }
+  for (const Status& status : world.run(std::move(tasks))) EXPECT_TRUE(status.is_ok());
+  return world.bytes_between_caches();
+}
+
+TEST(AllreduceHierarchical, SendsEachByteOnceFromCacheToCache) {
+  constexpr size_t kElements = 1 << 16, kBytes = kElements * sizeof(float);
+  EXPECT_EQ(bytes_between_caches(AllreduceAlgorithm::kAuto, kElements), 2 * kBytes);
+  // Half of each rank's contributions and results.
+  EXPECT_EQ(bytes_between_caches(AllreduceAlgorithm::kDirect, kElements), 8 * kBytes);
+}
+
 TEST(AllreduceHierarchical, RefusesHostsOfDifferentSizes) {
   LoopbackWorld world({2, 1}, 9);
   std::vector<Elements> buffers = inputs_of(3, DataType::kFloat32, 10);
@@ -346,8 +396,8 @@ TEST(AllreduceAtHand, GivesTheBitsThatMessagesWouldGive) {
   }
 }
 
-Group group_of(std::vector<int> ranks_on_host) {
-  return LoopbackWorld(std::move(ranks_on_host), 1).group(0);
+Group group_of(std::vector<int> ranks_on_host, const std::vector<int>& cache_of = {}) {
+  return LoopbackWorld(std::move(ranks_on_host), 1, cache_of).group(0);
 }
 
 TEST(ChooseAllreduce, GoesByHostsRanksAndBytes) {
@@ -363,6 +413,22 @@ TEST(ChooseAllreduce, GoesByHostsRanksAndBytes) {
   EXPECT_EQ(choose_allreduce(group_of({2, 3}), kLarge), kDirect);
   EXPECT_EQ(choose_allreduce(group_of(std::vector<int>(16, 1)), kLarge), kRing);
   EXPECT_EQ(choose_allreduce(group_of({8, 7}), kLarge), kRing);
+}
+
+TEST(ChooseAllreduce, GoesByCachesInsideAHost) {
+  using enum AllreduceAlgorithm;
+  constexpr size_t kSmall = 64 << 10, kLarge = kSmall + 1;
+  const Group group = group_of({4}, {0, 0, 1, 1});
+  EXPECT_EQ(choose_allreduce(group, kSmall), kDirect);
+  EXPECT_EQ(choose_allreduce(group, kLarge), kHierarchical);
+  EXPECT_EQ(choose_flat_allreduce(group, kLarge), kDirect);
+  // NCCL has no use for caches.
+  EXPECT_FALSE(can_be_hierarchical_over_hosts(group));
+  // Over hosts, hosts count.
+  const Group over_hosts = group_of({2, 2}, {0, 1, 0, 1});
+  EXPECT_EQ(choose_allreduce(over_hosts, kLarge), kHierarchical);
+  EXPECT_EQ(over_hosts.by_cache, nullptr);
+  EXPECT_EQ(levels_of(over_hosts), over_hosts.by_host.get());
 }
 
 }  // namespace

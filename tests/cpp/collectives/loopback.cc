@@ -36,7 +36,9 @@ class Outcome final : public TaskObserver {
 
 }  // namespace
 
-LoopbackWorld::LoopbackWorld(std::vector<int> ranks_on_host, uint64_t seed) : random_(seed) {
+LoopbackWorld::LoopbackWorld(std::vector<int> ranks_on_host, uint64_t seed,
+                             const std::vector<int>& cache_of)
+    : cache_of_(cache_of), random_(seed) {
   std::vector<int> host_of;
   for (size_t host = 0; host < ranks_on_host.size(); ++host) {
     host_of.insert(host_of.end(), ranks_on_host[host], static_cast<int>(host));
@@ -53,7 +55,7 @@ LoopbackWorld::LoopbackWorld(std::vector<int> ranks_on_host, uint64_t seed) : ra
       links_.push_back(std::make_unique<LoopbackLink>(*this, rank, peer));
       links.push_back(links_.back().get());
     }
-    groups_.push_back(make_group(rank, std::move(links), host_of));
+    groups_.push_back(make_group(rank, std::move(links), host_of, cache_of));
   }
   loop_.add_poller(this);
 }
@@ -164,6 +166,9 @@ bool LoopbackWorld::deliver(Message& message) {
 
   if (groups_[0].host_of[message.from] != groups_[0].host_of[message.to]) {
     bytes_between_hosts_ += bytes;
+  }
+  if (!cache_of_.empty() && cache_of_[message.from] != cache_of_[message.to]) {
+    bytes_between_caches_ += bytes;
   }
   release(message.to, message.receive);
   receive.finish(loop_, Status::ok());

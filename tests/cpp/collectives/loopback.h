@@ -23,8 +23,9 @@ class LoopbackLink;
 
 class LoopbackWorld : private Poller {
  public:
-  // ranks_on_host[h] ranks on host h, ranks numbered host by host.
-  LoopbackWorld(std::vector<int> ranks_on_host, uint64_t seed);
+  // ranks_on_host[h] ranks on host h, ranks numbered host by host. cache_of: by rank.
+  LoopbackWorld(std::vector<int> ranks_on_host, uint64_t seed,
+                const std::vector<int>& cache_of = {});
   ~LoopbackWorld();
 
   int size() const { return static_cast<int>(groups_.size()); }
@@ -41,6 +42,7 @@ class LoopbackWorld : private Poller {
   // differ, messages never received.
   std::vector<std::string> violations() const;
   uint64_t bytes_between_hosts() const { return bytes_between_hosts_; }
+  uint64_t bytes_between_caches() const { return bytes_between_caches_; }
 
  private:
   friend class LoopbackLink;
@@ -70,6 +72,7 @@ class LoopbackWorld : private Poller {
   bool prepare_to_sleep() override { return messages_.empty(); }
   void awake() override {}
 
+  const std::vector<int> cache_of_;
   EventLoop loop_;
   BufferPool buffers_;
   std::mt19937_64 random_;
@@ -79,6 +82,7 @@ class LoopbackWorld : private Poller {
   std::vector<std::map<const Transfer*, Held>> held_;  // by rank
   std::vector<std::string> violations_;
   uint64_t bytes_between_hosts_ = 0;
+  uint64_t bytes_between_caches_ = 0;
   int messages_until_failure_ = -1;
   Status failure_;
 };

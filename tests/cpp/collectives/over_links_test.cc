@@ -20,14 +20,15 @@ namespace {
 
 // One rank's side of the suite.
 struct Suite {
-  Suite(RankContext& context, int ranks_per_host) {
+  Suite(RankContext& context, int ranks_per_host, int ranks_per_cache = 0) {
     std::vector<Link*> links;
-    std::vector<int> host_of;
+    std::vector<int> host_of, cache_of;
     for (int peer = 0; peer < context.size; ++peer) {
       links.push_back(peer == context.rank ? nullptr : &context.mesh.link(peer));
       host_of.push_back(peer / ranks_per_host);
+      if (ranks_per_cache != 0) cache_of.push_back(peer / ranks_per_cache);
     }
-    group = make_group(context.rank, std::move(links), std::move(host_of));
+    group = make_group(context.rank, std::move(links), std::move(host_of), cache_of);
   }
   CollectiveOptions next_options() { return {++operation, 3, 0, 0, &buffers}; }
 
@@ -222,6 +223,14 @@ Task run_allreduces(RankContext& context) {
   co_return status;
 }
 
+Task run_allreduces_under_two_caches(RankContext& context) {
+  Suite suite(context, context.size, 2);
+  if (!can_be_hierarchical(suite.group)) co_return wrong(suite, "there are not two levels");
+  Task checks = check_allreduces(suite);
+  Status status = co_await std::move(checks);
+  co_return status;
+}
+
 Task run_movement(RankContext& context) {
   Suite suite(context, context.size);
   Task checks = check_movement(suite);
@@ -241,6 +250,10 @@ TEST_P(OverLinks, AllreduceIsRightAndTheSameOnEveryRank) {
     SCOPED_TRACE(size);
     expect_world_ok(size, settings(), run_allreduces);
   }
+}
+
+TEST_P(OverLinks, AllreduceIsRightUnderTwoCaches) {
+  expect_world_ok(4, settings(), run_allreduces_under_two_caches);
 }
 
 TEST_P(OverLinks, OtherCollectivesAreRight) {

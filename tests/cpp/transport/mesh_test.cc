@@ -343,7 +343,7 @@ TEST(TopologyTest, OneNameOnTwoMachinesIsTwoHosts) {
 std::vector<int> shares_of(const std::vector<uint64_t>& processors) {
   std::vector<AddressCard> cards(processors.size());
   std::vector<int> shares;
-  for (size_t i = 0; i < cards.size(); ++i) cards[i].processors = {0, processors[i]};
+  for (size_t i = 0; i < cards.size(); ++i) cards[i].processors = Processors({0, processors[i]});
   for (size_t i = 0; i < cards.size(); ++i) {
     shares.push_back(make_topology(static_cast<int>(i), cards).processor_share);
   }
@@ -362,17 +362,22 @@ TEST(TopologyTest, RanksShareTheProcessorsThatTheyMayRunOn) {
 
 TEST(TopologyTest, RanksOfAnotherMachineTakeNoProcessors) {
   std::vector<AddressCard> cards(2);
-  for (AddressCard& card : cards) card.processors = {0xf};
+  for (AddressCard& card : cards) card.processors = Processors({0xf});
   cards[0].machine = "boot 1";
   cards[1].machine = "boot 2";
   EXPECT_EQ(make_topology(0, cards).processor_share, 4);
 }
 
-TEST(AddressCardTest, ArrivesWithTheProcessors) {
+TEST(AddressCardTest, ArrivesWithTheProcessorsAndTheirCaches) {
   AddressCard card = AddressCard::of_this_process(Settings());
-  EXPECT_FALSE(card.processors.empty());
-  card.processors = {0, 5};
-  EXPECT_EQ(AddressCard::unpack(card.pack()).value().processors, card.processors);
+  EXPECT_FALSE(card.processors.is_empty());
+  card.processors = Processors({0, 5});
+  card.caches = {Processors({0, 1}), Processors({0, 4})};
+  card.thread_affinity = "auto";
+  const AddressCard arrived = AddressCard::unpack(card.pack()).value();
+  EXPECT_EQ(arrived.processors, card.processors);
+  EXPECT_EQ(arrived.caches, card.caches);
+  EXPECT_EQ(arrived.thread_affinity, "auto");
 }
 
 TEST(TopologyTest, NamesARankWithWhatTheLauncherCallsIt) {

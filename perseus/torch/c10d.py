@@ -41,7 +41,15 @@ from perseus.torch.c10d_errors import InvalidArgumentError, Refusing
 from perseus.torch.c10d_memory import ResultPlace, joined, span_of
 from perseus.torch.c10d_overloads import also_as
 from perseus.torch.c10d_reductions import reduction_of
-from perseus.torch.c10d_work import SubmitArguments, run, start, submit_arguments, submit_bytes
+from perseus.torch.c10d_work import (
+    Operations,
+    SubmitArguments,
+    run,
+    start,
+    submit_arguments,
+    submit_bytes,
+    wait_for_all,
+)
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
@@ -99,6 +107,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         # Python object would be freed, and the work could not wait without it.
         self._last_works: collections.deque[Work] = collections.deque(maxlen=4)
         self._last_small_works: collections.deque[Work] = collections.deque(maxlen=64)
+        self._unfinished: set[Operations] = set()  # of its collectives
         self._group_name = ""
         self._group_desc = ""
 
@@ -150,6 +159,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         self._last_works.clear()
         self._last_small_works.clear()
+        self._unfinished.clear()
         if self._owns_engine:
             c10d_world.end()
         elif perseus_core.is_initialized():
@@ -324,9 +334,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     @also_as(forms.BARRIER)
     def barrier(self, opts: Any = None) -> Work | None:
-        return self._start(
-            OperationKind.BARRIER, [SubmitArguments([], {})], lambda _: None, [], opts
-        )
+        """As with Gloo, the collectives that began before it have ended, too, when it ends."""
+        kind = OperationKind.BARRIER
+        before, limit = list(self._unfinished), self._timeout
+
+        def finish(_: list[int]) -> None:
+            wait_for_all(before, _prefix(kind), limit)
+
+        return self._start(kind, [SubmitArguments([], {})], finish, [], opts)
 
     # ---- Messages.
 
@@ -546,7 +561,16 @@ class PerseusProcessGroup(dist.ProcessGroup):
         if not getattr(opts, "asyncOp", True):  # PyTorch 2.6 does not say that the caller waits
             run(kind, _prefix(kind), self._set, submissions, finish, result, self._timeout)
             return None
-        work = start(kind, _prefix(kind), self._set, submissions, finish, result, self._timeout)
+        work = start(
+            kind,
+            _prefix(kind),
+            self._set,
+            submissions,
+            finish,
+            result,
+            self._timeout,
+            self._unfinished,
+        )
         self._last_works.append(work)
         few = sum([tensor.numel() for tensor in result]) if len(result) != 1 else result[0].numel()
         if few <= _SMALL:

@@ -59,12 +59,18 @@ class Operations:
         self._future_lock = threading.Lock()
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._future_is_set: threading.Event | None = None  # exists with the future
+        self._listed: set[Operations] | None = None
         self.ended = False
         self.error: Exception | None = None
 
     def add(self, handle: int, callback: engine.LateCallback) -> None:
         self._handles.append(handle)
         self._callbacks.append(callback)
+
+    def list_in(self, unfinished: set[Operations]) -> None:
+        """Keeps them in the set until they end."""
+        self._listed = unfinished
+        unfinished.add(self)
 
     def wait(self, seconds: float) -> bool:
         """Returns whether the operations have ended, and the future is set, within the time."""
@@ -142,6 +148,8 @@ class Operations:
         with self._future_lock:
             self.ended = True
             future = self._future
+        if self._listed is not None:
+            self._listed.discard(self)
         if future is not None:
             callback_threads.run(functools.partial(self._settle, future))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from perseus.torch.horovod.tensors import described, described_one, place_of
 from perseus_core import DataType, OperationKind, callbacks, engine, refusals, submission
 
 __all__ = [
+    "Operations",
     "PerseusWork",
     "SubmitArguments",
     "callback_threads",
@@ -22,6 +24,7 @@ __all__ = [
     "start",
     "submit_arguments",
     "submit_bytes",
+    "wait_for_all",
 ]
 
 _BYTE = int(DataType.UINT8)
@@ -130,6 +133,7 @@ def start(
     finish: Finish,
     result: list[torch.Tensor],
     timeout: timedelta,
+    unfinished: set[Operations] | None = None,
 ) -> PerseusWork:
     """Starts unnamed operations of a prefix as one work.
 
@@ -138,6 +142,7 @@ def start(
         have succeeded, and owns the memory that they work on until then.
       result: the tensors that the future gives.
       timeout: the default limit of the work's wait.
+      unfinished: has the operations until they end.
     """
     callbacks.start()
     operations = Operations(finish, result)
@@ -152,7 +157,19 @@ def start(
             operations.error = error
             raise
         operations.add(handle, callback)
+    if unfinished is not None:
+        operations.list_in(unfinished)
     return work
+
+
+def wait_for_all(unfinished: Iterable[Operations], what: str, timeout: timedelta) -> None:
+    """Waits until all have ended, and raises the first error among theirs."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    for operations in unfinished:
+        if not operations.wait(max(0.0, deadline - time.monotonic())):
+            raise _is_late(what, timeout)
+        if operations.error is not None:
+            raise operations.error
 
 
 def run(

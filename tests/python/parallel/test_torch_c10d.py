@@ -156,6 +156,19 @@ def test_barrier_and_objects() -> None:
     assert box == ["from 0"]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_barrier_ends_the_collectives_before_it(is_async: bool) -> None:
+    for count in (3, 1 << 20):
+        tensor, gathered = torch.ones(count), torch.zeros(size() * count)
+        dist.all_reduce(tensor, async_op=True)
+        all_gather_single(gathered, torch.ones(count), async_op=True)
+        barrier = dist.barrier(async_op=is_async)
+        if is_async:
+            barrier.wait()
+        assert tensor.unique().tolist() == [size()]
+        assert gathered.unique().tolist() == [1.0]
+
+
 def test_groups_are_made_by_their_members_alone() -> None:
     pairs = [[r, (r + 1) % size()] for r in range(size())] if size() > 1 else [[0]]
     groups = [dist.new_group(sorted(set(pair))) for pair in pairs]

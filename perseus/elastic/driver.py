@@ -149,6 +149,8 @@ class Driver:
         if before is State.GONE:
             return
         worker.state = State.GONE
+        if self.is_over:
+            return
         if how is None and worker.is_in_function:
             how = "exited with code 0 before its training function had returned"
         if not worker.is_leaving:

@@ -119,9 +119,11 @@ class ElasticLauncher(Launcher):
             os.close(end)
 
     def _goes_on(self) -> bool:
-        if self.failure or self._ending.has_begun:
-            self._driver.is_over = True
+        self._driver.is_over |= self._is_ending()
         return not self._driver.is_over or super()._goes_on()
+
+    def _is_ending(self) -> bool:
+        return self.failure is not None or self._ending.has_begun
 
     def _next_deadline(self) -> float:
         deadlines = [super()._next_deadline(), *self._silent_until.values()]
@@ -166,6 +168,7 @@ class ElasticLauncher(Launcher):
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         super()._exited(host, rank, status)
+        self._driver.is_over |= self._is_ending()
         self._leave_by.pop(rank, None)
         self._driver.ended(rank, how_it_ended(status)[0] if status else None)
 

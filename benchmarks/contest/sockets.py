@@ -54,14 +54,14 @@ class Costs:
 
 
 #: Recorded on virtual machines of 2 processors, from allreduces of 4 bytes to 64 MiB at 2 ranks.
-#: Between these two generations of processors, prefetching from afar has become much better.
+#: Newer processors fetch from afar much faster.
 RECORDED = {
     # An allreduce of 64 MiB took 7 ms while the processors were near each other, and 33 ms while
     # they were far apart, at the same settings (summer of 2026).
-    "slow": Costs(27.0, 155.0, 200.0, 0.03, 0.058, 25.0, 512 << 10, 2000.0),
-    # AMD EPYC, family 26, on 28 November 2026, far apart: 256 KiB in 17 us, 64 MiB in 12.7 ms.
-    # Copying a line that the other processor has just written took 2.4 ns, and one of its own 0.5.
-    "fast": Costs(27.0, 170.0, 200.0, 0.012, 0.045, 1.9, 512 << 10, 2000.0),
+    "slow": Costs(27.0, 155.0, 200.0, 0.018, 0.05, 25.0, 4 << 20, 800.0),
+    # AMD EPYC, family 26, on 28 November 2026. Near and far: 64 KiB took 3.7 and 7.5 us, 512 KiB 18
+    # and 32 us, 1 MiB 39 and 68 us, 64 MiB 6.7 and 10 ms.
+    "fast": Costs(27.0, 180.0, 200.0, 0.018, 0.05, 1.8, 4 << 20, 800.0),
 }
 
 

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -54,7 +55,7 @@ Processors::Processors(std::vector<uint64_t> words) : words_(std::move(words)) {
 
 Processors Processors::of_this_process() {
   std::vector<uint64_t> words(kMostProcessors / kWordBits);
-  const int got = sched_getaffinity(0, words.size() * sizeof words[0],
+  const int got = sched_getaffinity(getpid(), words.size() * sizeof words[0],
                                     reinterpret_cast<cpu_set_t*>(words.data()));
   return got == 0 ? Processors(std::move(words)) : Processors();
 }
@@ -122,6 +123,7 @@ std::vector<Processors> last_level_caches(const Processors& wanted, const std::s
 }
 
 bool bind_thread_to(const Processors& processors) {
+  if (processors.is_empty()) return false;
   const auto& words = processors.words();
   return pthread_setaffinity_np(pthread_self(), words.size() * sizeof words[0],
                                 reinterpret_cast<const cpu_set_t*>(words.data())) == 0;

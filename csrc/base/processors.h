@@ -15,7 +15,7 @@ class Processors {
   // Bit i % 64 of word i / 64 stands for processor i.
   explicit Processors(std::vector<uint64_t> words);
 
-  // Those that this process may run on; none if that cannot be found out.
+  // Those that the main thread of this process may run on; none if that cannot be found out.
   static Processors of_this_process();
   // A list as Linux writes it: "0-3,8". Nothing if it is malformed.
   static std::optional<Processors> parse(std::string_view list);

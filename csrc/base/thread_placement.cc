@@ -34,7 +34,9 @@ Status check_thread_placement(const std::string& thread_affinity, const std::str
 
 Result<ThreadAffinity> parse_thread_affinity(const std::string& text) {
   if (text == "auto") return ThreadAffinity{.is_automatic = true, .processors = {}};
-  auto numbers = parse_numbers("PERSEUS_THREAD_AFFINITY", text, "auto, or numbers of processors");
+  if (text == "none") return ThreadAffinity();
+  auto numbers =
+      parse_numbers("PERSEUS_THREAD_AFFINITY", text, "auto, none, or numbers of processors");
   if (!numbers.is_ok()) return numbers.status();
   return ThreadAffinity{.is_automatic = false, .processors = std::move(numbers).value()};
 }

@@ -17,7 +17,7 @@ struct ThreadAffinity {
 // kInvalidArgument if one of the two is malformed.
 Status check_thread_placement(const std::string& thread_affinity, const std::string& cache_groups);
 
-// "0,2" gives the processors {0, 2}. kInvalidArgument if it is malformed.
+// "none" gives none, and "0,2" the processors {0, 2}. kInvalidArgument if it is malformed.
 Result<ThreadAffinity> parse_thread_affinity(const std::string& text);
 
 // The number of a cache for each local rank: "0,0,1,1". kInvalidArgument if it is malformed.

@@ -11,8 +11,9 @@ namespace {
 // that many messages cost more than a few more hops.
 constexpr int kDirectLatencyRanks = 8;
 // Up to this size the number of hops decides how long it takes, above it the number of bytes. That
-// holds for caches inside a host, too: in all shapes that benchmarks/sockets.py simulates, from 2
-// caches with 2 ranks each on, hierarchical is faster for a shard above this size.
+// holds for caches inside a host, too. In the shapes that benchmarks/sockets.py simulates, from 2
+// to 8 caches with 2 to 16 ranks each, hierarchical is faster for a shard above this size, or with
+// 2 ranks under each of 2 caches as fast.
 constexpr size_t kLatencyBytes = 64 << 10;
 
 Task copy_alone(const void* in, void* out, size_t elements, DataType type, double factor) {

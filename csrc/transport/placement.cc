@@ -1,5 +1,6 @@
 #include "transport/placement.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/thread_placement.h"
@@ -14,28 +15,33 @@ ThreadAffinity affinity_of(const AddressCard& card) {
   return affinity.is_ok() ? affinity.value() : ThreadAffinity();
 }
 
-// The ranks of a machine that may run on the same processors divide them in order of rank: each
-// takes a cache with all its processors, and neighbours have a cache in common. None if there is
-// one cache, or if a cache has a single processor: the engine's thread would have to share it with
-// a framework's.
+// The ranks of a machine that may run on the same processors divide these evenly, in order of rank
+// and of caches: the threads of two engines do not run on the same processor, and neighbours have a
+// cache in common. None if that is all that the process may run on, as where a launcher has bound
+// each rank.
 Processors automatic_choice(const std::vector<AddressCard>& cards, int rank) {
   const AddressCard& own = cards[rank];
-  if (own.caches.size() < 2) return {};
-  int64_t before = 0, all = 0;
+  int64_t before = 0, ranks = 0;
   for (int other = 0; other < static_cast<int>(cards.size()); ++other) {
     const AddressCard& card = cards[other];
     if (card.machine != own.machine || card.processors != own.processors) continue;
     if (!affinity_of(card).is_automatic) continue;
     before += other < rank;
-    ++all;
+    ++ranks;
   }
-  int64_t place = before * own.processors.count() / all;
-  for (const Processors& cache : own.caches) {
-    const Processors usable = cache.common_with(own.processors);
-    if (place < usable.count()) return usable.count() > 1 ? usable : Processors();
-    place -= usable.count();
+  const int64_t all = own.processors.count();
+  const int64_t begin = before * all / ranks;
+  const int64_t end = std::max(begin + 1, (before + 1) * all / ranks);
+  Processors share;
+  int64_t place = 0;
+  for (const Processors& cache : own.caches.empty() ? std::vector{own.processors} : own.caches) {
+    for (int processor = 0; processor < own.processors.end(); ++processor) {
+      if (!cache.contains(processor) || !own.processors.contains(processor)) continue;
+      if (begin <= place && place < end) share.add(processor);
+      ++place;
+    }
   }
-  return {};
+  return share == own.processors ? Processors() : share;
 }
 
 // What the engine's thread of a rank is to be bound to, if anything.

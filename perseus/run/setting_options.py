@@ -147,7 +147,7 @@ SETTING_OPTIONS = (
     SettingOption(
         ("--thread-affinity",),
         "PERSEUS_THREAD_AFFINITY",
-        "processor for the engine's thread of each local rank, separated by commas, or auto",
+        "processor for each local rank's engine's thread, separated by commas, or auto or none",
         metavar="LIST",
     ),
     SettingOption(

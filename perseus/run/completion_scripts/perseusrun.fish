@@ -112,7 +112,7 @@ complete -c perseusrun -n _shtab_perseusrun_using -l stall-check -d 'stall repor
 complete -c perseusrun -n _shtab_perseusrun_using -l stall-check-warning-time-seconds -x -d 'seconds until a tensor that waits for other ranks is reported (PERSEUS_STALL_CHECK_TIME_SECONDS)'
 complete -c perseusrun -n _shtab_perseusrun_using -l stall-check-shutdown-time-seconds -x -d 'seconds until a stalled tensor ends the job, or with --min-np has the ranks given up that take no part; 600 with --min-np (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS)'
 complete -c perseusrun -n _shtab_perseusrun_using -l gloo-timeout-seconds -x -d 'the same as --start-timeout, which counts if both are given (PERSEUS_START_TIMEOUT)'
-complete -c perseusrun -n _shtab_perseusrun_using -l thread-affinity -x -d 'processor for the engine'"'"'s thread of each local rank, separated by commas, or auto (PERSEUS_THREAD_AFFINITY)'
+complete -c perseusrun -n _shtab_perseusrun_using -l thread-affinity -x -d 'processor for each local rank'"'"'s engine'"'"'s thread, separated by commas, or auto or none (PERSEUS_THREAD_AFFINITY)'
 complete -c perseusrun -n _shtab_perseusrun_using -l log-level -x -d 'least severe message shown (PERSEUS_LOG_LEVEL)'
 complete -c perseusrun -n _shtab_perseusrun_using -l log-with-timestamp -l no-log-hide-timestamp -d 'log lines carry the time (PERSEUS_LOG_HIDE_TIME)'
 complete -c perseusrun -n _shtab_perseusrun_using -l log-without-timestamp -l log-hide-timestamp -d 'log lines carry no time (PERSEUS_LOG_HIDE_TIME)'

@@ -72,7 +72,7 @@ _shtab_perseusrun_options=(
   "--stall-check-warning-time-seconds[seconds until a tensor that waits for other ranks is reported (PERSEUS_STALL_CHECK_TIME_SECONDS)]:N:"
   "--stall-check-shutdown-time-seconds[seconds until a stalled tensor ends the job, or with --min-np has the ranks given up that take no part\; 600 with --min-np (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS)]:N:"
   "--gloo-timeout-seconds[the same as --start-timeout, which counts if both are given (PERSEUS_START_TIMEOUT)]:N:"
-  "--thread-affinity[processor for the engine\'s thread of each local rank, separated by commas, or auto (PERSEUS_THREAD_AFFINITY)]:LIST:"
+  "--thread-affinity[processor for each local rank\'s engine\'s thread, separated by commas, or auto or none (PERSEUS_THREAD_AFFINITY)]:LIST:"
   "--log-level[least severe message shown (PERSEUS_LOG_LEVEL)]:LEVEL:"
   {--log-with-timestamp,--no-log-hide-timestamp}"[log lines carry the time (PERSEUS_LOG_HIDE_TIME)]"
   {--log-without-timestamp,--log-hide-timestamp}"[log lines carry no time (PERSEUS_LOG_HIDE_TIME)]"

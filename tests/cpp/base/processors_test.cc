@@ -7,6 +7,8 @@
 #include <fstream>
 #include <thread>
 
+#include "base/start_thread.h"
+
 namespace perseus {
 namespace {
 
@@ -30,22 +32,34 @@ TEST(Processors, HaveSomeInCommon) {
   EXPECT_FALSE(listed("0-7").contains(70));
 }
 
-TEST(Processors, OfThisProcessAreThoseThatItMayRunOn) {
+Processors of_this_thread() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
-  const Processors found = Processors::of_this_process();
-  EXPECT_EQ(found.count(), CPU_COUNT(&allowed));
-  EXPECT_TRUE(CPU_ISSET(found.lowest(), &allowed));
+  EXPECT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  Processors found;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &allowed)) found.add(processor);
+  }
+  return found;
 }
 
-TEST(Processors, AThreadIsBoundToThem) {
-  std::thread([] {
-    Processors one;
-    one.add(Processors::of_this_process().lowest());
+TEST(Processors, OfThisProcessAreThoseThatItMayRunOn) {
+  EXPECT_EQ(Processors::of_this_process(), of_this_thread());
+}
+
+TEST(Processors, AThreadIsBoundToThemAndThoseThatItStartsAreNot) {
+  const Processors all = of_this_thread();
+  Processors one;
+  one.add(all.lowest());
+  std::thread([&] {
     EXPECT_TRUE(bind_thread_to(one));
-    EXPECT_EQ(Processors::of_this_process(), one);
+    EXPECT_EQ(of_this_thread(), one);
+    EXPECT_EQ(Processors::of_this_process(), all);
+    std::thread other;
+    ASSERT_TRUE(start_thread(other, "a test", [&] { EXPECT_EQ(of_this_thread(), all); }).is_ok());
+    other.join();
     EXPECT_FALSE(bind_thread_to(listed("8191")));
+    EXPECT_FALSE(bind_thread_to(Processors()));
   }).join();
 }
 

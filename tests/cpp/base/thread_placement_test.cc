@@ -6,7 +6,8 @@ namespace perseus {
 namespace {
 
 TEST(ThreadAffinity, IsAListOfProcessors) {
-  for (const auto& [text, processors] : {std::pair{"", std::vector<int>{}},
+  for (const auto& [text, processors] : {std::pair{"none", std::vector<int>{}},
+                                         {"", std::vector<int>{}},
                                          {"3", std::vector<int>{3}},
                                          {"0,2,1", std::vector<int>{0, 2, 1}}}) {
     const auto affinity = parse_thread_affinity(text);
@@ -28,10 +29,11 @@ TEST(ThreadAffinity, AMalformedListIsAnErrorThatNamesTheSetting) {
     const auto found = parse_thread_affinity(list);
     ASSERT_FALSE(found.is_ok()) << list;
     EXPECT_EQ(found.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(found.status().message(),
-              "PERSEUS_THREAD_AFFINITY='" + std::string(list) +
-                  "' is malformed; it takes auto, or numbers of processors from 0 on, separated by "
-                  "commas");
+    EXPECT_EQ(
+        found.status().message(),
+        "PERSEUS_THREAD_AFFINITY='" + std::string(list) +
+            "' is malformed; it takes auto, none, or numbers of processors from 0 on, separated by "
+            "commas");
     EXPECT_EQ(check_thread_placement(list, "").message(), found.status().message());
   }
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "transport/address_card.h"
 
 namespace perseus {
@@ -40,8 +42,8 @@ std::vector<Processors> bound(const std::vector<AddressCard>& cards) {
   return found;
 }
 
-TEST(Placement, NothingIsBoundUnlessAsked) {
-  const std::vector<AddressCard> cards(4, card_of(""));
+TEST(Placement, NothingIsBoundIfThatIsWanted) {
+  const std::vector<AddressCard> cards(4, card_of("none"));
   EXPECT_EQ(bound(cards), std::vector<Processors>(4));
   EXPECT_EQ(placed(cards, 1).cache_of, std::vector<int>(4, Topology::kNotKnown));
 }
@@ -55,37 +57,47 @@ TEST(Placement, AListGivesEachRankAProcessor) {
 
 TEST(Placement, NeighboursHaveACacheInCommonAutomatically) {
   const std::vector<AddressCard> cards(4, card_of("auto"));
-  const Processors low = processors_in("0-7"), high = processors_in("8-15");
-  EXPECT_EQ(bound(cards), (std::vector<Processors>{low, low, high, high}));
+  EXPECT_EQ(bound(cards), (std::vector<Processors>{processors_in("0-3"), processors_in("4-7"),
+                                                   processors_in("8-11"), processors_in("12-15")}));
   EXPECT_EQ(placed(cards, 3).cache_of, (std::vector<int>{0, 0, 8, 8}));
 }
 
-TEST(Placement, TwoRanksAndAHundredAreSpreadOverBothCaches) {
-  EXPECT_EQ(placed(std::vector<AddressCard>(2, card_of("auto")), 0).cache_of,
-            (std::vector<int>{0, 8}));
-  const std::vector<int> of_many =
-      placed(std::vector<AddressCard>(100, card_of("auto")), 0).cache_of;
-  EXPECT_EQ(std::count(of_many.begin(), of_many.end(), 0), 50);
-  EXPECT_EQ(std::count(of_many.begin(), of_many.end(), 8), 50);
+TEST(Placement, ProcessorsAreDividedInTheOrderOfTheirCaches) {
+  // As Linux numbers two threads of each core: the second ones come last.
+  AddressCard card = card_of("auto", "0-7");
+  card.caches = {processors_in("0-1,4-5"), processors_in("2-3,6-7")};
+  const std::vector<AddressCard> cards(2, card);
+  EXPECT_EQ(bound(cards), card.caches);
+}
+
+TEST(Placement, MoreRanksThanProcessorsAreSpreadEvenly) {
+  const std::vector<AddressCard> cards(32, card_of("auto"));
+  const std::vector<Processors> found = bound(cards);
+  for (int rank = 0; rank < 32; ++rank) {
+    EXPECT_EQ(found[rank], processors_in(std::to_string(rank / 2).c_str()));
+  }
+  const std::vector<int> cache_of = placed(cards, 0).cache_of;
+  EXPECT_EQ(std::count(cache_of.begin(), cache_of.end(), 0), 16);
 }
 
 TEST(Placement, OnlyWhatTheProcessMayRunOnIsUsed) {
   // A control group leaves 2 processors under one cache and 6 under the other.
-  const std::vector<AddressCard> cards(4, card_of("auto", "6-13"));
-  const Processors low = processors_in("6-7"), high = processors_in("8-13");
-  EXPECT_EQ(bound(cards), (std::vector<Processors>{low, high, high, high}));
+  const std::vector<AddressCard> cards(3, card_of("auto", "6-13"));
+  EXPECT_EQ(bound(cards), (std::vector<Processors>{processors_in("6-7"), processors_in("8-10"),
+                                                   processors_in("11-13")}));
 }
 
 TEST(Placement, WhatTheLauncherHasBoundStaysAsItIs) {
   const std::vector<AddressCard> cards{card_of("auto", "0-3"), card_of("auto", "4-7"),
-                                       card_of("auto", "8"), card_of("", "9-15")};
+                                       card_of("auto", "8"), card_of("none", "9-15")};
   EXPECT_EQ(bound(cards), std::vector<Processors>(4));
   EXPECT_EQ(placed(cards, 0).cache_of, (std::vector<int>{0, 0, 8, 8}));
 }
 
-TEST(Placement, NoThreadIsBoundToASingleProcessorAutomatically) {
-  const std::vector<AddressCard> cards(2, card_of("auto", "7-9"));
-  EXPECT_EQ(bound(cards), (std::vector<Processors>{Processors(), processors_in("8-9")}));
+TEST(Placement, AShareOfTwoCachesIsUnderNone) {
+  const std::vector<AddressCard> cards(3, card_of("auto"));
+  const int unknown = Topology::kNotKnown;
+  EXPECT_EQ(placed(cards, 0).cache_of, (std::vector<int>{0, unknown, 8}));
 }
 
 TEST(Placement, RanksOfAnotherMachineAreNotCounted) {
@@ -98,12 +110,13 @@ TEST(Placement, RanksOfAnotherMachineAreNotCounted) {
   EXPECT_EQ(placed(cards, 0).cache_of, (std::vector<int>{0, 8, unknown, unknown}));
 }
 
-TEST(Placement, OneCacheOrNoneKnownBindsNothing) {
-  std::vector<AddressCard> cards(2, card_of("auto", "0-5"));
-  EXPECT_EQ(bound(cards), std::vector<Processors>(2));
+TEST(Placement, ProcessorsOfUnknownCachesAreDividedByNumber) {
+  std::vector<AddressCard> cards(2, card_of("auto", "5-8"));
   for (AddressCard& card : cards) card.caches.clear();
-  EXPECT_EQ(bound(cards), std::vector<Processors>(2));
+  EXPECT_EQ(bound(cards), (std::vector<Processors>{processors_in("5-6"), processors_in("7-8")}));
   EXPECT_EQ(placed(cards, 0).cache_of, std::vector<int>(2, Topology::kNotKnown));
+  for (AddressCard& card : cards) card.processors = Processors();  // not known either
+  EXPECT_EQ(bound(cards), std::vector<Processors>(2));
 }
 
 TEST(Placement, GroupsThatAreGivenTakeThePlaceOfCaches) {
@@ -112,7 +125,7 @@ TEST(Placement, GroupsThatAreGivenTakeThePlaceOfCaches) {
 }
 
 TEST(Placement, GroupsForTooFewRanksAreAnErrorOnEveryRank) {
-  std::vector<AddressCard> cards(4, card_of(""));
+  std::vector<AddressCard> cards(4, card_of("none"));
   cards[0].host_name = "other";
   for (int rank = 0; rank < 4; ++rank) {
     Topology topology = make_topology(rank, cards);

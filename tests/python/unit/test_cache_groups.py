@@ -103,7 +103,7 @@ perseus_core.init()
 
 def test_malformed_placements_are_errors(run_ranks: RunRanks) -> None:
     assert "PERSEUS_CACHE_GROUPS='a' is malformed" in failure(run_ranks, PERSEUS_CACHE_GROUPS="a")
-    assert "it takes auto, or numbers of processors from 0 on" in failure(
+    assert "it takes auto, none, or numbers of processors from 0 on" in failure(
         run_ranks, PERSEUS_THREAD_AFFINITY="automatic"
     )
 
@@ -133,7 +133,9 @@ def test_the_engines_thread_runs_where_it_is_told_to(run_ranks: RunRanks) -> Non
         return sorted(line.rpartition(":")[2].strip() for line in result.stdout.splitlines())
 
     assert places(f"{second},{first}") == [f"0 [{second}]", f"1 [{first}]"]
-    assert places("") == [f"0 {allowed}", f"1 {allowed}"]
+    assert places("none") == [f"0 {allowed}", f"1 {allowed}"]
+    half = len(allowed) // 2
+    assert places("auto") == [f"0 {allowed[:half]}", f"1 {allowed[half:]}"]
 
 
 def test_an_automatic_place_is_within_what_the_process_may_run_on(run_ranks: RunRanks) -> None:

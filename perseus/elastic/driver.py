@@ -96,7 +96,8 @@ class Driver:
         self._resets = 0  # how many worlds have come after another
         self._is_forming = True  # whether workers are to meet in another world
         self._deadline = clock() + options.timeout  # until enough workers are there; or NEVER
-        self._has_finished = False  # whether a worker has exited with 0 after its work
+        # Whether a worker has done all of its work, so that the others are about to.
+        self._has_finished = False
         self._failed_meetings = 0  # since a worker has ended or a world has worked
         self._last_failure = ""
         self._announced: set[int] = set()  # the workers of whom the members were told
@@ -135,6 +136,7 @@ class Driver:
         worker.is_in_function = False
         if worker.is_alive:
             worker.state = State.FINISHED
+            self._has_finished = True
         self._update()
 
     def ended(self, number: int, how: str | None) -> None:
@@ -153,7 +155,7 @@ class Driver:
         if not worker.is_leaving:
             if how is not None:
                 self._failed(worker)
-            elif before is not State.FINISHED:
+            else:
                 self._has_finished = True  # a program without such a function
         self._failed_meetings = 0
         self._update()
@@ -178,16 +180,12 @@ class Driver:
     def _update(self) -> None:
         if self.is_over:
             return
-        if self._is_finishing():
+        if self._has_finished:
             return self._finish()
         self._let_go()
         self._start_workers()
         self._notify()
         self._form_if_possible()
-
-    def _is_finishing(self) -> bool:
-        """Returns whether a worker has done all of its work, so that the others are about to."""
-        return self._has_finished or any(w.state is State.FINISHED for w in self.workers)
 
     def _finish(self) -> None:
         """Ends the job when no member of the last world trains any more."""
@@ -283,7 +281,8 @@ class Driver:
             self._deadline = self._clock() + self._options.timeout
         if self.workers and not any(w.is_old or self.meeting == 0 for w in self.workers.staying()):
             return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
-        if self._failed_meetings >= _MOST_FAILED_MEETINGS * len(self.workers.staying()):
+        most = _MOST_FAILED_MEETINGS * len(self.workers.staying())
+        if 0 < self._failed_meetings >= most:
             return self._end(f"the workers cannot meet: {self._last_failure}")
         least = self._size if self.meeting == 0 else self._options.least
         if members or len(waiting) < max(1, least):

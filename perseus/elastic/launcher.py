@@ -244,8 +244,7 @@ class ElasticLauncher(Launcher):
         self._tell(worker.number, messages.world_message(worker.number, world))
         if worker.rank == 0:
             self._messages.log(
-                f"world {world.meeting}: its ranks are workers "
-                f"{', '.join(map(str, world.workers))}"
+                f"world {world.meeting}: its ranks are workers {', '.join(map(str, world.workers))}"
             )
 
     def refuse(self, worker: Worker, why: str) -> None:

@@ -94,4 +94,3 @@ def rank_order(workers: Iterable[Worker], hosts: Sequence[str]) -> list[Worker]:
     for index, worker in enumerate(ordered):
         first_of_host.setdefault(worker.place[0], index)
     return sorted(ordered, key=lambda worker: (first_of_host[worker.place[0]], seniority(worker)))
-

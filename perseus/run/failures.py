@@ -109,7 +109,9 @@ class Failures:
         if self._outcomes.least is None:
             self._ended(rank, how)  # tells ranks that wait for it in init
         elif not self.first:
-            left = f"too few ranks are left: {self._outcomes.left} of at least {self._outcomes.least}"
+            left = (
+                f"too few ranks are left: {self._outcomes.left} of at least {self._outcomes.least}"
+            )
             self.fail(rank, f"{failure.message}; {left}", failure.exit_code)
         if self.first or not self._outcomes.is_victim(rank):
             self.fail(failure.rank, failure.message, failure.exit_code)

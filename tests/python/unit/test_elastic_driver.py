@@ -266,6 +266,16 @@ def test_success_when_the_functions_have_returned(job: MakeJob) -> None:
     assert one.ends == [None]
 
 
+def test_nobody_takes_the_place_of_a_worker_that_has_done_its_work(job: MakeJob) -> None:
+    one = running(job(2), a=2)
+    one.driver.began_function(0)
+    one.driver.finished(0)
+    one.driver.ended(0, None)
+    assert (len(one.started), one.told) == (2, [])
+    one.driver.ended(1, None)
+    assert one.ends == [None]
+
+
 def test_exit_code_0_before_the_function_has_returned_is_a_failure(job: MakeJob) -> None:
     one = running(job(2, blacklist_by="slot"), a=2)
     one.driver.began_function(0)

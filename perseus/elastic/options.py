@@ -20,16 +20,18 @@ from perseus.run.hosts import Host
 __all__ = [
     "ARGUMENTS",
     "FLAGS",
+    "TIMEOUT_VARIABLE",
     "ElasticOptions",
     "check",
     "elastic_options",
+    "elastic_timeout",
     "host_source",
     "notes_about_elastic",
 ]
 
 #: Seconds to wait for enough slots.
 DEFAULT_TIMEOUT = 600
-_TIMEOUT_VARIABLE = "HOROVOD_ELASTIC_TIMEOUT"
+TIMEOUT_VARIABLE = "HOROVOD_ELASTIC_TIMEOUT"
 
 #: Names for errors: the flags of perseusrun, and the arguments of perseus.run.run.
 FLAGS = {
@@ -182,10 +184,10 @@ def elastic_timeout(given: int | None, environment: Mapping[str, str] = os.envir
     """Returns the seconds to wait for enough slots: those given, else those of the variable."""
     if given is not None:
         return given
-    text = environment.get(_TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT)
+    text = environment.get(TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT)
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(
-            f"{_TIMEOUT_VARIABLE} is '{text}'; it must be a whole number of seconds, 1 or more"
+            f"{TIMEOUT_VARIABLE} is '{text}'; it must be a whole number of seconds, 1 or more"
         )
     return int(text)
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 from perseus.elastic.cooldown import check_cooldown_range
 from perseus.elastic.discovery import HostSource
@@ -81,16 +81,32 @@ class ElasticOptions:
     join: Join = "background"
 
 
+@overload
 def elastic_options(
-    parsed: argparse.Namespace, environment: Mapping[str, str] = os.environ
+    parsed: argparse.Namespace,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    always: Literal[True],
+) -> ElasticOptions: ...
+
+
+@overload
+def elastic_options(
+    parsed: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, always: bool = False
+) -> ElasticOptions | None: ...
+
+
+def elastic_options(
+    parsed: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, always: bool = False
 ) -> ElasticOptions | None:
     """Returns what perseusrun's arguments ask for, or None for a job that is not elastic.
 
-    A job is elastic if a discovery script, a hosts file to watch, or --max-np is given. With
-    --min-np alone it is not: it goes on with the ranks that are left. Raises ValueError for what
-    does not go together.
+    A job is elastic if a discovery script, a hosts file to watch, or --max-np is given, or
+    `always`. With --min-np alone it is not: it goes on with the ranks that are left.
+
+    Raises ValueError for what does not go together.
     """
-    if not _is_elastic(parsed):
+    if not always and not _is_elastic(parsed):
         return None
     least = parsed.least or parsed.num_proc
     if least is None:

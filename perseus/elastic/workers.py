@@ -6,7 +6,6 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-
 __all__ = ["Place", "State", "Worker", "Workers", "rank_order"]
 
 #: A host, and the number of one of its slots.

@@ -129,7 +129,7 @@ class ElasticLauncher(Launcher):
         deadlines = [super()._next_deadline(), *self._silent_until.values()]
         if not self._driver.is_over:
             deadlines.append(self._driver.next_deadline())
-        return min(*deadlines, *self._leave_by.values())
+        return min(*deadlines, *self._leave_by.values(), NEVER)
 
     def _handle_deadlines(self, now: float) -> None:
         super()._handle_deadlines(now)

@@ -86,10 +86,10 @@ def init(ranks: Sequence[int] | None = None) -> None:
         gets a world of its own.
 
     A second call without a shutdown in between does nothing, and warns if it asks for another
-    world. In an elastic job the world is the one that the job's driver decides on; raises
-    driver_link.RemovedError if it has no place for this process. Raises ValueError for a malformed setting, and in a process that a rank has started
-    while it was in the job: it would take the rank's place. Raises UnreachableError or
-    TimedOutError if the other processes cannot be reached.
+    world. In an elastic job the world is the one that the job's driver decides on; the process ends
+    (driver_link.RemovedError) if there is no place for it. Raises ValueError for a malformed
+    setting, and in a process that a rank has started while it was in the job: it would take the
+    rank's place. Raises UnreachableError or TimedOutError if the other processes cannot be reached.
     """
     global _world
     asked = None if ranks is None else [whole_number("a rank of the world", r) for r in ranks]

@@ -198,11 +198,11 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::listen(
     const std::vector<std::string>& addresses, uint16_t port, int size, const std::string& secret,
     int least, std::vector<std::string> hosts) {
-  if (size < 1) {
-    return Status::invalid_argument("a rendezvous needs a job of at least one rank, not " +
-                                    std::to_string(size));
+  if (size < 0) {
+    return Status::invalid_argument("a rendezvous cannot have " + std::to_string(size) + " ranks");
   }
-  if (least < 1 || least > size) {
+  // A job that begins without ranks gets them one by one.
+  if (least < 1 || (size > 0 && least > size)) {
     return Status::invalid_argument("a job of " + std::to_string(size) +
                                     " ranks cannot need at least " + std::to_string(least) +
                                     " of them to go on");

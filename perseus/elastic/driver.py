@@ -96,6 +96,7 @@ class Driver:
         self._resets = 0  # how many worlds have come after another
         self._is_forming = True  # whether workers are to meet in another world
         self._deadline = clock() + options.timeout  # until enough workers are there; or NEVER
+        self._has_told_of_too_few = False
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
         self._failed_meetings = 0  # since a worker has ended or a world has worked
@@ -282,14 +283,27 @@ class Driver:
         if self.workers and not any(w.is_old or self.meeting == 0 for w in self.workers.staying()):
             return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
         most = _MOST_FAILED_MEETINGS * len(self.workers.staying())
-        if 0 < self._failed_meetings >= most:
+        if self._failed_meetings and self._failed_meetings >= most:
             return self._end(f"the workers cannot meet: {self._last_failure}")
         least = self._size if self.meeting == 0 else self._options.least
+        self._tell_of_too_few(least)
         if members or len(waiting) < max(1, least):
             return
         if self._awaits_starting() and self.workers.of_state(State.STARTING):
             return
         self._form(waiting)
+
+    def _tell_of_too_few(self, least: int) -> None:
+        """Tells the user if the job waits for slots."""
+        slots = self.table.count_usable_slots()
+        if slots >= least:
+            self._has_told_of_too_few = False
+        elif not self._has_told_of_too_few:
+            self._has_told_of_too_few = True
+            self._owner.say(
+                f"there are {slots} slots, and the job needs {least}; waiting for more, for up to "
+                f"{self._options.timeout} s"
+            )
 
     def _awaits_starting(self) -> bool:
         return self.meeting == 0 or self._options.join == "at_once"

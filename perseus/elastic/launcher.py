@@ -223,9 +223,11 @@ class ElasticLauncher(Launcher):
             if self._job.rendezvous:
                 self._job.rendezvous.add_rank(slot.host)
         for name, of_host in groupby(starting, key=lambda worker: worker.place[0]):
-            self._start_on(name, {worker.number: planned[worker.number] for worker in of_host})
+            self._start_workers_on(
+                name, {worker.number: planned[worker.number] for worker in of_host}
+            )
 
-    def _start_on(self, host: str, slots: Mapping[int, Slot]) -> None:
+    def _start_workers_on(self, host: str, slots: Mapping[int, Slot]) -> None:
         """Has an agent start workers, given what their ranks will be if nothing comes between."""
         description = self._job.description_for(host, list(slots.values()))
         description["has_driver"] = True
@@ -235,7 +237,7 @@ class ElasticLauncher(Launcher):
             {"rank": number, "environment": rank_environment(slot)}
             for number, slot in slots.items()
         ]
-        connection = self._connect(host, list(slots), description)
+        connection = self._start_on_host(host, list(slots), description)
         self._silent_until[connection] = time.monotonic() + self._job.start_timeout
 
     def kill(self, worker: Worker, why: str) -> None:

@@ -173,7 +173,7 @@ def elastic_arguments(
         slots_per_host=slots_per_host,
         timeout=elastic_timeout(None),
         reset_limit=reset_limit,
-        cooldown_range=tuple(cooldown_range) if cooldown_range else None,
+        cooldown_range=cooldown_range,
     )
     check(
         options,

@@ -38,7 +38,7 @@ def start_elastic(
     job, environment = prepare(request, slots_on(list(_first_hosts(hosts, request.size))))
     addresses = _Addresses(environment, job.remote_shell)
     for host in hosts:
-        addresses[host.name]  # ValueError for one that has no route to this machine
+        addresses[host.name]
     output = make_output(request, options.most or _MOST_WORKERS)
     with serve_rendezvous((), job.secret, addresses) as job.rendezvous:
         launcher = ElasticLauncher(job, output, options, request.size, source, hosts, interval)

@@ -87,10 +87,10 @@ class Launcher:
         for name, slots in groupby(by_host, key=lambda slot: slot.host):
             here = list(slots)
             ranks = [slot.rank for slot in here]
-            self._connect(name, ranks, self._job.description_for(name, here))
+            self._start_on_host(name, ranks, self._job.description_for(name, here))
         self._start_deadline = time.monotonic() + self._job.start_timeout
 
-    def _connect(
+    def _start_on_host(
         self, name: str, ranks: Sequence[int], description: JobDescription
     ) -> AgentConnection:
         """Has an agent start these ranks on a host."""

@@ -1,4 +1,4 @@
-"""The driver of elastic jobs, with an owner that notes what it is asked for, and a clock by hand."""
+"""The driver of elastic jobs, with an owner that notes what it is asked for, and its own clock."""
 
 from __future__ import annotations
 

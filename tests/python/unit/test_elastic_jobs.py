@@ -21,7 +21,7 @@ from perseus.common.process_sets import global_process_set
 
 folder, steps = os.environ["FOLDER"], int(os.environ["STEPS"])
 events = json.loads(os.environ["EVENTS"])  # by step: what rank 0 writes into the hosts file, or
-# what a rank does: {"3": "a:1"} or {"3": "1 exits"}
+# what a rank does, by its rank at its start: {"3": "a:1"} or {"3": "1 exits"}
 
 def broadcast(value):
     return broadcast_object(value, 0, "state", global_process_set)
@@ -37,7 +37,7 @@ def happens(what):
             with open(os.path.join(folder, "hosts.new"), "w") as file:
                 file.write(what.replace(",", "\\n") + "\\n")
             os.replace(file.name, os.path.join(folder, "hosts"))
-    elif core.rank() == int(rank):
+    elif os.environ["PERSEUS_RANK"] == rank:  # its rank at its start
         if how == "exits": os._exit(7)
         if how == "leaves": os._exit(0)
         if how == "raises": raise ZeroDivisionError("the script's own mistake")
@@ -73,7 +73,7 @@ class Job:
         self.result = subprocess.CompletedProcess[str]([], 0)
 
     def run(
-        self, *arguments: str, hosts: str, steps: int = 60, timeout: float = 120, **more: str
+        self, *arguments: str, hosts: str, steps: int = 60, timeout: float = 40, **more: str
     ) -> subprocess.CompletedProcess[str]:
         (self.folder / "hosts").write_text(hosts.replace(",", "\n") + "\n")
         script = self.folder / "discover.sh"
@@ -121,6 +121,12 @@ def test_a_host_is_added(job: Job) -> None:
     assert finished(result) == [(0, 3, 2), (1, 3, 2), (2, 3, 2)]
 
 
+def test_joiners_are_waited_for_at_once_if_asked(job: Job) -> None:
+    events = '{"3": "localhost:1,127.0.0.1:2"}'
+    result = job.run("-np", "1", "--join", "at-once", hosts="localhost:1", EVENTS=events)
+    assert finished(result) == [(0, 3, 2), (1, 3, 2), (2, 3, 2)]
+
+
 def test_a_host_is_removed(job: Job) -> None:
     result = job.run("-np", "2", hosts="localhost:2,127.0.0.1:1", EVENTS='{"3": "localhost:2"}')
     assert finished(result) == [(0, 2, 2), (1, 2, 2)]
@@ -128,5 +134,78 @@ def test_a_host_is_removed(job: Job) -> None:
 
 @pytest.mark.parametrize("how", ["exits", "leaves", "raises", "is killed"])
 def test_a_rank_is_lost(job: Job, how: str) -> None:
-    result = job.run("-np", "3", "--blacklist-by", "slot", hosts="localhost:3", EVENTS='{"3": "1 %s"}' % how)
+    flags = ("-np", "3", "--min-np", "1", "--blacklist-by", "slot")
+    result = job.run(*flags, hosts="localhost:3", EVENTS=f'{{"3": "1 {how}"}}')
     assert finished(result) == [(0, 2, 2), (1, 2, 2)]
+
+
+def test_a_rank_is_lost_and_another_takes_its_slot_after_the_cooldown(job: Job) -> None:
+    flags = ("-np", "2", "--min-np", "1", "--blacklist-by", "slot")
+    cooldown = ("--blacklist-cooldown-range", "1", "1")
+    result = job.run(
+        *flags, *cooldown, hosts="localhost:2", steps=300, EVENTS='{"3": "1 is killed"}'
+    )
+    assert finished(result) == [(0, 2, 3), (1, 2, 3)]
+
+
+def test_a_host_of_a_lost_rank_is_left_out(job: Job) -> None:
+    result = job.run(
+        "-np", "4", "--min-np", "1", hosts="localhost:2,127.0.0.1:2", EVENTS='{"3": "3 exits"}'
+    )
+    assert finished(result) == [(0, 2, 2), (1, 2, 2)]
+    assert "host 127.0.0.1 is not used for the rest of the job" in result.stderr
+
+
+def test_too_few_slots_end_the_job_after_the_time_out(job: Job) -> None:
+    flags = ("-np", "2", "--blacklist-by", "slot", "--elastic-timeout", "2")
+    result = job.run(*flags, hosts="localhost:2", EVENTS='{"3": "1 exits"}')
+    assert result.returncode == 1
+    assert (
+        "there are 1 slots, and the job needs 2; waiting for more, for up to 2 s" in result.stderr
+    )
+    assert "1 workers were ready after 2 s, on 1 slots; the job needs 2" in result.stderr
+
+
+def test_nobody_is_left(job: Job) -> None:
+    result = job.run("-np", "1", hosts="localhost:1", EVENTS='{"3": "0 exits"}')
+    assert result.returncode == 1
+    assert "no worker is left" in result.stderr
+
+
+def test_the_first_look_for_hosts_must_work(job: Job) -> None:
+    result = job.run("-np", "1", hosts="localhost:nonsense")
+    assert result.returncode == 2
+    assert "localhost:nonsense" in result.stderr
+
+
+def test_ranks_that_were_forked_or_started_by_a_rank_cannot_take_its_place(
+    job: Job, tmp_path: Path
+) -> None:
+    program = tmp_path / "children.py"
+    program.write_text(
+        """
+import os, subprocess, sys
+import perseus_core as core
+if sys.argv[1:] == ["child"]:
+    core.init()
+core.init()
+child = subprocess.run([sys.executable, __file__, "child"], capture_output=True, text=True)
+assert "started by a rank" in child.stderr, child.stderr
+pid = os.fork()
+if pid == 0:
+    try:
+        core.init()
+    except ValueError as error:
+        os._exit(0 if "elastic job" in str(error) else 1)
+    os._exit(2)
+assert os.waitpid(pid, 0)[1] == 0
+print("well")
+"""
+    )
+    (tmp_path / "hosts").write_text("localhost:2\n")
+    command = [sys.executable, "-m", "perseus.run", "-np", "2", "--max-np", "2"]
+    result = subprocess.run(
+        [*command, sys.executable, str(program)], capture_output=True, text=True, timeout=40
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("well") == 2

@@ -11,7 +11,7 @@ Start it with ``perseusrun -np 4 python program.py``.
 
 Adapters for frameworks use these modules as well: engine, submission, names, refusals, opened_sets,
 proven, callbacks, arguments, errors, constants, gpu_arrays, observe, process, processors,
-announcements.
+driver_link.
 """
 
 from perseus_core import gpu_libraries

@@ -22,7 +22,6 @@ from generated_page import ROOT, parse_arguments, table, update
 from make_settings_page import alias
 
 from perseus.dropin import modules as dropin_modules
-from perseus.run.elastic_flags import ELASTIC_FLAGS, NO_ELASTIC_DRIVER
 from perseus.run.options import make_parser
 from perseus.run.setting_options import SETTING_OPTIONS, UNSUPPORTED, WITHOUT_MEANING
 from perseus_core import settings
@@ -136,7 +135,7 @@ NOT_HERE = "not here"
 
 _DTYPES = MORE, "also uint8, int8, uint16, int16, bool and bfloat16, and any memory layout"
 _LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
-_SAME_WORLD = PART, "adds no hosts; with `--min-np`, a reset goes on with the ranks that are left"
+_ELASTIC = WORKS, "see [elastic.md](elastic.md)"
 _NEVER = WORKS, "always false: only CUDA's GPUs are supported"
 
 #: Notes on a name, in any module, beyond that it works with Horovod's arguments.
@@ -151,7 +150,7 @@ EVERYWHERE = {
     "mpi_threads_supported": (WORKS, "returns whether MPI has `MPI_THREAD_MULTIPLE`"),
     "gloo_built": (WORKS, "always true: the built-in transport takes Gloo's place"),
     "gloo_enabled": (WORKS, "returns whether the ranks met without MPI"),
-    "elastic horovod.common.elastic.run_fn": _SAME_WORLD,
+    "elastic horovod.common.elastic.run_fn": _ELASTIC,
 }  # fmt: skip
 
 #: Notes on names in horovod.torch and its modules.
@@ -172,7 +171,7 @@ OF_TORCH = {
     "DistributedOptimizer": (MORE, "keeps the optimizer's state and hooks; "
                              "`zero_grad(set_to_none=...)` and `step(closure)` work"),
     "SyncBatchNorm": (MORE, "also on CPUs; a rank may have no rows"),
-    "horovod.torch.elastic.run": _SAME_WORLD,
+    "horovod.torch.elastic.run": _ELASTIC,
     "check_extension": (NOT_HERE, "there is no extension module to check"),
     "mpi_lib": (NOT_HERE, "there is no extension module"),
     "handle_average_backwards_compatibility": (NOT_HERE, "internal"),
@@ -194,7 +193,7 @@ OF_TENSORFLOW = {
         MORE, "needs no session"),
     "SyncBatchNormalization": (MORE, "Keras 2 and 3; weighs ranks by the rows they have"),
     "horovod.tensorflow.elastic.run horovod.tensorflow.keras.elastic.run "
-    "horovod.keras.elastic.run": _SAME_WORLD,
+    "horovod.keras.elastic.run": _ELASTIC,
     "horovod.tensorflow.handle_average_backwards_compatibility "
     "check_num_rank_power_of_2 device_compatibility_check": (NOT_HERE, "internal"),
 }  # fmt: skip
@@ -331,8 +330,6 @@ def flag_effect(flag: str) -> str:
     for known, _, why in UNSUPPORTED:
         if flag == known:
             return f"refused: {why}"
-    if flag in ELASTIC_FLAGS:
-        return f"refused: {NO_ELASTIC_DRIVER}"
     action = make_parser()._option_string_actions.get(flag)
     if action is None:
         sys.exit(f"perseusrun does not know {flag}")

@@ -21,6 +21,7 @@ MODULES = (
     "perseus.keras.callbacks",
     "perseus.keras.elastic",
     "perseus.mxnet.horovod",
+    "perseus.mxnet.horovod.elastic",
     "perseus.run",
     "perseus.tensorflow.horovod",
     "perseus.tensorflow.horovod.elastic",

@@ -1,7 +1,7 @@
 """Modules and classes that Sphinx documents in place of the real ones.
 
 MXNet cannot be installed beside the other frameworks. Its stand-in has the classes which the
-adapter's own derive from, or are annotated with.
+adapter's own derive from, are annotated with, or have handlers for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def stand_in_for_mxnet() -> None:
         "mxnet",
         MXNetError=type("MXNetError", (RuntimeError,), {}),
         error=_module("mxnet.error", register=lambda word, kind: kind),
-        gluon=_module("mxnet.gluon", Parameter=_class("Parameter"), Trainer=_class("Trainer")),
+        gluon=_module(
+            "mxnet.gluon",
+            **{name: _class(name) for name in ("Block", "Parameter", "ParameterDict", "Trainer")},
+        ),
         kvstore=_module("mxnet.kvstore", KVStoreBase=KVStoreBase),
         optimizer=_module("mxnet.optimizer", Optimizer=_class("Optimizer")),
     )

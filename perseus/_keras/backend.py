@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+import numpy.typing as npt
+
 from perseus.common.compression import Compressor
 from perseus.common.elastic import Train
 from perseus.common.local_variables import LocalVariables, Reduce
@@ -108,6 +110,12 @@ class Backend(Protocol):
 
     def number(self, value: Any) -> float:
         """Returns the value of a variable, a tensor or a number."""
+
+    def values_of(self, variables: Sequence[Any]) -> list[npt.NDArray[Any]]:
+        """Returns the values of variables, which may be in the variables' own memory."""
+
+    def assign(self, variables: Sequence[Any], values: Sequence[npt.NDArray[Any]]) -> None:
+        """Assigns copies of values to variables."""
 
     def broadcast_variables(self, variables: Iterable[Any], root_rank: int) -> None:
         """Assigns the root's values to the variables whose type can be sent."""

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-import perseus_core
 from perseus._keras.backend import Backend
 from perseus._keras.distributed import reducers_of
 from perseus._keras.variables import (
@@ -20,8 +18,10 @@ from perseus._keras.variables import (
     without_repeats,
 )
 from perseus.common import objects
-from perseus.common.elastic import ObjectState, State
+from perseus.common.elastic import State
+from perseus.common.handled_state import SAMPLERS, HandledState
 from perseus.common.process_sets import global_process_set
+from perseus.common.saved_arrays import saved_copies
 
 __all__ = [
     "CommitStateCallback",
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 
-class KerasState(ObjectState):
+class KerasState(HandledState):
     """A model, its optimizer, and other attributes given by name.
 
     save keeps copies of the variables of model and optimizer in CPU memory. sync gives all ranks
-    rank 0's present variables, and its last saved values of the other attributes.
+    rank 0's present variables and other attributes.
 
     Args:
       model: a model that is built; ValueError if it has no variables yet.
       optimizer: None for that of the model.
-      kwargs: other attributes, such as epoch=0.
+      kwargs: other attributes, such as epoch=0, or an ElasticSampler.
     """
 
     _backend: Backend
@@ -55,32 +55,35 @@ class KerasState(ObjectState):
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         # Its slots must be restored as well if ranks are lost before the first commit.
         build_optimizer(self.optimizer, model)
-        self._saved = self._copies()
-        super().__init__(_broadcast_object, perseus_core.rank, **kwargs)
+        self._variables: list[Any] = []
+        self._saved: list[npt.NDArray[Any]] = []
+        self._copy()
+        super().__init__(_broadcast_object, SAMPLERS, kwargs)
 
     def save(self) -> None:
-        self._saved = self._copies()
+        self._copy()
         super().save()
 
     def restore(self) -> None:
-        for variable, value in self._saved:
-            variable.assign(value)
+        self._backend.assign(self._variables, self._saved)
         self._forget_passes()
         super().restore()
 
     def sync(self) -> None:
         self._forget_passes()
-        self._backend.broadcast_variables(self._variables(), 0)
+        self._backend.broadcast_variables(self._present_variables(), 0)
         super().sync()
         # Save only when all are synced: if a rank is lost in between, restore must not mix the
         # states of two ranks.
-        self._saved = self._copies()
+        self._copy()
 
-    def _variables(self) -> list[Any]:
+    def _copy(self) -> None:
+        self._variables = self._present_variables()
+        values = self._backend.values_of(self._variables)
+        self._saved = saved_copies(values, self._saved)
+
+    def _present_variables(self) -> list[Any]:
         return without_repeats([*model_variables(self.model), *optimizer_variables(self.optimizer)])
-
-    def _copies(self) -> list[tuple[Any, npt.NDArray[Any]]]:
-        return [(variable, _copy(variable)) for variable in self._variables()]
 
     def _forget_passes(self) -> None:
         for reducer in reducers_of(self.optimizer):
@@ -89,8 +92,6 @@ class KerasState(ObjectState):
 
 class CommitStateCallback:
     """Commits the state after every `batches_per_commit` batches, and after each epoch.
-
-    Put it after callbacks that update the state.
 
     Args:
       state: a KerasState.
@@ -105,18 +106,33 @@ class CommitStateCallback:
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.batches_remaining = self.batches_per_commit
+        self.state._later_updates = []
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
+            for callback in _later_updates(self.state):
+                callback.on_batch_end(batch, logs)
             self.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for callback in _later_updates(self.state):
+            callback.on_epoch_end(epoch, logs)
         self.commit()
 
     def commit(self) -> None:
         self.batches_remaining = self.batches_per_commit
         self.state.commit()
+
+
+def _later_updates(state: Any) -> list[Any]:
+    """The callbacks that come after CommitStateCallback, which would update the state too late.
+
+    All callbacks append themselves in the order in which fit has them, and CommitStateCallback
+    empties the list in between.
+    """
+    found: list[Any] = vars(state).setdefault("_later_updates", [])
+    return found
 
 
 class UpdateBatchStateCallback:
@@ -134,6 +150,7 @@ class UpdateBatchStateCallback:
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.steps_per_epoch = None
+        _later_updates(self.state).append(self)
 
     def on_epoch_begin(self: Any, epoch: int, logs: Any = None) -> None:
         if self.params.get("steps"):
@@ -149,15 +166,26 @@ class UpdateBatchStateCallback:
 
 
 class UpdateEpochStateCallback:
-    """Sets state.epoch to the number of finished epochs."""
+    """Sets state.epoch to the number of finished epochs.
+
+    fit may count its epochs from 0, or from an initial_epoch of state.epoch.
+    """
 
     def __init__(self, state: State) -> None:
         super().__init__()
         self.state: Any = state
         self.initial_epoch: int = self.state.epoch
+        self._is_first = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.initial_epoch = self.state.epoch
+        self._is_first = True
+        _later_updates(self.state).append(self)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._is_first:
+            self.initial_epoch -= epoch
+            self._is_first = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.epoch = self.initial_epoch + epoch + 1
@@ -165,7 +193,3 @@ class UpdateEpochStateCallback:
 
 def _broadcast_object(obj: Any) -> Any:
     return objects.broadcast_object(obj, 0, None, global_process_set)
-
-
-def _copy(variable: Any) -> npt.NDArray[Any]:
-    return np.array(variable.numpy())

@@ -134,6 +134,12 @@ class State(ABC):
     def reset(self) -> None:  # noqa: B027 (empty by default)
         """Called when the world has changed; a subclass may override it."""
 
+    def join_progress(self) -> None:  # noqa: B027 (empty by default)
+        """Joins what each rank alone has counted. All ranks call it when a world has formed anew.
+
+        It comes after sync, or where all had the same state and there was no sync.
+        """
+
     if TYPE_CHECKING:
         # What a subclass keeps by name, such as state.epoch, are attributes.
         def __getattr__(self, name: str) -> Any: ...
@@ -157,7 +163,8 @@ class ObjectState(State):
 
     def sync(self) -> None:
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+            present = {name: getattr(self, name) for name in self._saved_state}
+            self._saved_state = self._bcast_object(present)
             self._set_attrs()
 
     def _set_attrs(self) -> None:

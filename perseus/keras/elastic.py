@@ -8,10 +8,12 @@ import keras
 
 from perseus._keras import elastic as _impl
 from perseus._keras.binding import Functions, bound_class
+from perseus.common.elastic_sampler import ElasticSampler
 from perseus.keras.backend import backend
 
 __all__ = [
     "CommitStateCallback",
+    "ElasticSampler",
     "KerasState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",

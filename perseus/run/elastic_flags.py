@@ -11,12 +11,6 @@ from typing import Any
 
 from perseus.run.flag_values import whole_number
 
-#: The reason why a job cannot run as asked.
-NO_ELASTIC_DRIVER = (
-    "no hosts or ranks can be added while a job runs; say how many ranks, and on which hosts, and "
-    "with perseusrun's --min-np how many of them are enough to go on"
-)
-
 #: The attribute that has the flags of elastic jobs that are given, as they are spelled.
 DEST = "elastic_flags"
 
@@ -117,17 +111,11 @@ class _Note(argparse.Action):
 
 
 def add_elastic_flags(parser: argparse.ArgumentParser, level: str) -> None:
-    """Adds the flags. Only at the level "all" they have a help text."""
+    """Adds the flags. At the level "common" they have no help text."""
     parser.set_defaults(**{DEST: ()})
     # A group without a description is left out where none of its flags has a help text.
-    why = f"refused: {NO_ELASTIC_DRIVER}" if level == "all" else None
+    why = None if level == "common" else "whose ranks come and go; see docs/elastic.md"
     group = parser.add_argument_group("elastic jobs", why)
     for flags, how in _FLAGS:
-        text = how["help"] if level == "all" else argparse.SUPPRESS
+        text = argparse.SUPPRESS if level == "common" else how["help"]
         group.add_argument(*flags, action=_Note, **{**how, "help": text})
-
-
-def refuse_elastic(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends the program, with a message, if a flag of elastic jobs is given."""
-    for flag in getattr(options, DEST):
-        parser.error(f"{flag}: {NO_ELASTIC_DRIVER}")

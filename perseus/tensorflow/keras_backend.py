@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy.typing as npt
 import tensorflow as tf
 
 import perseus.tensorflow.horovod as horovod
@@ -26,6 +27,7 @@ from perseus_core import WORLD
 __all__ = [
     "allgather",
     "allreduce",
+    "assign",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
@@ -43,6 +45,7 @@ __all__ = [
     "run_elastic",
     "sees_attributes",
     "turn_off_xla",
+    "values_of",
 ]
 
 
@@ -224,6 +227,19 @@ def _session() -> tf.compat.v1.Session:
     """
     backend = tf.compat.v1.keras.backend
     return getattr(backend, "get_session", tf.compat.v1.get_default_session)()
+
+
+def values_of(variables: Sequence[Any]) -> list[npt.NDArray[Any]]:
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return functions.values_of(variables)
+    return functions.values_of(variables, _session())
+
+
+def assign(variables: Sequence[Any], values: Sequence[npt.NDArray[Any]]) -> None:
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        functions.assign(variables, values)
+    else:
+        functions.assign(variables, values, _session())
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 import perseus.torch.horovod as horovod
@@ -26,6 +27,7 @@ from perseus.torch.horovod.trained_parameters import Parameters
 __all__ = [
     "allgather",
     "allreduce",
+    "assign",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
@@ -43,6 +45,7 @@ __all__ = [
     "run_elastic",
     "sees_attributes",
     "turn_off_xla",
+    "values_of",
 ]
 
 #: How many sets of variables are kept for an optimizer; most optimizers have one.
@@ -246,6 +249,23 @@ def is_variable(value: Any) -> bool:
     import keras
 
     return isinstance(value, keras.Variable)
+
+
+def values_of(variables: Sequence[Any]) -> list[npt.NDArray[Any]]:
+    return [_value_of(variable) for variable in variables]
+
+
+def _value_of(variable: Any) -> npt.NDArray[Any]:
+    try:
+        value: npt.NDArray[Any] = _parameter(variable).detach().cpu().numpy()
+    except TypeError:  # a type that NumPy lacks, such as bfloat16
+        value = np.asarray(variable.numpy())
+    return value
+
+
+def assign(variables: Sequence[Any], values: Sequence[npt.NDArray[Any]]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(np.array(value))
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:

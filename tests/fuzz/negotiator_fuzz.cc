@@ -1,4 +1,5 @@
 // Fuzzes ballots: a negotiator with something pending receives anything at all from its peers.
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <numeric>
@@ -22,6 +23,8 @@ struct Host final : NegotiatorHost {
   void send(int, std::span<const std::byte>) override {}
   void agreed(const Agreement& agreement) override {
     for (const Agreement::Ready& ready : agreement.ready) MUST(ready.known != nullptr);
+    MUST(agreement.announced >= std::max(heard, cast));
+    heard = agreement.announced;
     if (agreement.inputs.empty() && agreement.sizes.empty()) return;
     MUST(agreement.ready.size() == 1);
     const Description& its = agreement.ready.front().description();
@@ -38,7 +41,12 @@ struct Host final : NegotiatorHost {
             std::span(mine).first(is_reduced ? sizeof(float) : sizeof(int64_t))};
   }
 
+  // Asked once a round, for its ballot.
+  uint64_t announcement() const override { return cast = own; }
+
   std::array<std::byte, sizeof(int64_t)> mine{};
+  uint64_t own = 0, heard = 0;
+  mutable uint64_t cast = 0;
 };
 
 std::shared_ptr<const Description> description(uint8_t which, OperationKind kind) {
@@ -71,6 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       case 1:
         if (which == 0) negotiator.join();
+        if (which == 1) host.own += input.number<uint8_t>();
         break;
       default:
         if (!negotiator.receive(input.piece()).is_ok()) return 0;

@@ -327,7 +327,9 @@ def test_a_model_that_is_not_built_has_no_state(keras, hvd):
         hvd.elastic.KerasState(keras.Sequential([keras.layers.Dense(2)]))
 
 
-def test_callbacks_keep_the_state_up_to_date(keras, hvd):
+def counting_state(keras, hvd, **attributes):
+    """A state whose `commits` are its epoch and batch at each commit."""
+
     class Counting(hvd.elastic.KerasState):
         commits = ()
 
@@ -335,19 +337,69 @@ def test_callbacks_keep_the_state_up_to_date(keras, hvd):
             self.commits += ((self.epoch, self.batch),)
             super().commit()
 
-    model = model_of_rank(keras, hvd, 0)
-    state = Counting(model, batch=1, epoch=0)
+    return Counting(model_of_rank(keras, hvd, 0), **attributes)
+
+
+@pytest.mark.parametrize("commits_first", [False, True])
+def test_callbacks_keep_the_state_up_to_date(keras, hvd, commits_first):
+    state = counting_state(keras, hvd, batch=1, epoch=0)
     of = hvd.elastic
     updates = [of.UpdateBatchStateCallback(state), of.UpdateEpochStateCallback(state)]
+    commits = of.CommitStateCallback(state, 2)
     steps = []
 
     class Steps(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             steps.append(self.params["steps"])
 
-    callbacks = [*updates, of.CommitStateCallback(state, 2), Steps()]
-    fit(model, own_rows(X), own_rows(Y), 2, callbacks=callbacks)
+    callbacks = [commits, *updates] if commits_first else [*updates, commits]
+    fit(state.model, own_rows(X), own_rows(Y), 2, callbacks=[*callbacks, Steps()])
     assert state.commits == ((0, 1), (1, 0), (1, 1), (2, 0))
     assert steps == [STEPS - 1, STEPS]
-    fit(model, own_rows(X), own_rows(Y), 1, callbacks=updates)
+    fit(state.model, own_rows(X), own_rows(Y), 1, callbacks=updates)
     assert state.epoch == 3
+
+
+@pytest.mark.parametrize("initial", [0, 5])
+def test_fit_may_count_its_epochs_from_the_state_s(keras, hvd, initial):
+    state = counting_state(keras, hvd, batch=0, epoch=5)
+    callbacks = [
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.CommitStateCallback(state, 100),
+    ]
+    x, y = own_rows(X), own_rows(Y)
+    options = {"epochs": initial + 2, "initial_epoch": initial, "shuffle": False, "verbose": 0}
+    for _ in range(2):
+        state.epoch = 5
+        state.model.fit(x, y, callbacks=callbacks, **options)
+        assert state.epoch == 7
+    assert state.commits == 2 * ((6, 0), (7, 0))
+
+
+def test_a_save_uses_the_memory_of_the_last(keras, hvd):
+    state = hvd.elastic.KerasState(model_of_rank(keras, hvd, 0, "adam"))
+    before = [id(each) for each in state._saved]
+    fit(state.model, own_rows(X), own_rows(Y))
+    state.save()
+    assert [id(each) for each in state._saved] == before
+    weights = state.model.get_weights()
+    for _ in range(2):  # what is restored is trained on, and must not be what is saved
+        fit(state.model, own_rows(X), own_rows(Y))
+        state.restore()
+        assert_weights(state.model, weights, 0.0)
+
+
+def test_a_state_has_a_sampler(keras, hvd):
+    sampler = hvd.elastic.ElasticSampler(range(10 * size()), shuffle=False)
+    state = hvd.elastic.KerasState(model_of_rank(keras, hvd, 0), sampler=sampler, epoch=0)
+    sampler.record_batch(0, 1 + rank())
+    state.sync()
+    assert state.sampler is sampler
+    assert sampler.remaining_indices[0] == size()
+    sampler.record_batch(0, 2)
+    state.commit()
+    sampler.record_batch(0, 2)
+    state.restore()
+    state.on_reset()
+    state.join_progress()
+    assert list(sampler) == list(range(3 * size() + rank(), 10 * size(), size()))

@@ -16,6 +16,7 @@ from perseus.common.process_sets import (
     remove_process_set,
 )
 from perseus.common.util import check_extension, split_list
+from perseus.mxnet.horovod import elastic
 from perseus.mxnet.horovod.compression import Compression
 from perseus.mxnet.horovod.functions import (
     allgather_object,
@@ -53,6 +54,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

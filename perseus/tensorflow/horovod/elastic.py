@@ -5,16 +5,25 @@ from __future__ import annotations
 import functools
 from typing import Any, cast
 
+import numpy.typing as npt
 import tensorflow as tf
 
 from perseus._keras.backend import backend_named
 from perseus._keras.elastic import KerasState
-from perseus.common.elastic import ObjectState, Train, run_fn
+from perseus.common.elastic import Train, run_fn
+from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.exceptions import HorovodInternalError
-from perseus.tensorflow.horovod.functions import broadcast_object, broadcast_variables
-from perseus.tensorflow.horovod.mpi_ops import init, rank, shutdown
+from perseus.common.handled_state import SAMPLERS, HandledState
+from perseus.common.saved_arrays import saved_copies
+from perseus.tensorflow.horovod.functions import (
+    assign,
+    broadcast_object,
+    broadcast_variables,
+    values_of,
+)
+from perseus.tensorflow.horovod.mpi_ops import init, shutdown
 
-__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
+__all__ = ["ElasticSampler", "TensorFlowKerasState", "TensorFlowState", "run"]
 
 
 def run(func: Train) -> Train:
@@ -40,7 +49,7 @@ class TensorFlowKerasState(KerasState):
       model: a model that is built; ValueError if it has no variables yet.
       optimizer: None for that of the model.
       backend: not needed; Horovod has the argument.
-      kwargs: other attributes; sync sends the values that were saved last.
+      kwargs: other attributes, such as epoch=0, or an ElasticSampler.
     """
 
     def __init__(
@@ -50,13 +59,13 @@ class TensorFlowKerasState(KerasState):
         super().__init__(model, optimizer, **kwargs)
 
 
-class TensorFlowState(ObjectState):
+class TensorFlowState(HandledState):
     """Variables, and other attributes.
 
     Args:
       variables: variables of TensorFlow or Keras; None for the global variables of a v1 graph.
       session: runs the graph; None for the default session, if there is one.
-      kwargs: other attributes; sync sends the values that were saved last.
+      kwargs: other attributes, such as epoch=0, or an ElasticSampler.
     """
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
@@ -65,25 +74,19 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session or tf.compat.v1.get_default_session()
         self._broadcast: Any = None
-        self._assign: list[tuple[Any, Any]] = []
         if self.session is not None:
             with self.session.graph.as_default():
                 self._broadcast = broadcast_variables(self.variables, root_rank=0)
-                self._assign = [_assignment(each) for each in self.variables]
-        self._values = self._present()
-        super().__init__(broadcast_object, rank, **kwargs)
+        self._saved: list[npt.NDArray[Any]] = []
+        self._copy()
+        super().__init__(broadcast_object, SAMPLERS, kwargs)
 
     def save(self) -> None:
-        self._values = self._present()
+        self._copy()
         super().save()
 
     def restore(self) -> None:
-        if self.session is None:
-            for variable, value in zip(self.variables, self._values, strict=True):
-                variable.assign(value)
-        else:
-            for (operation, given), value in zip(self._assign, self._values, strict=True):
-                self.session.run(operation, feed_dict={given: value})
+        assign(self.variables, self._saved, self.session)
         super().restore()
 
     def sync(self) -> None:
@@ -91,18 +94,13 @@ class TensorFlowState(ObjectState):
             broadcast_variables(self.variables, root_rank=0)
         else:
             self.session.run(self._broadcast)
-        self._values = self._present()
         super().sync()
+        # Save only when all are synced: if a rank is lost in between, restore must not mix the
+        # states of two ranks.
+        self._copy()
 
-    def _present(self) -> Any:
-        if self.session is not None:
-            return self.session.run(self.variables)
-        return [tf.convert_to_tensor(variable).numpy().copy() for variable in self.variables]
-
-
-def _assignment(variable: Any) -> tuple[Any, Any]:
-    given = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
-    return tf.compat.v1.assign(variable, given).op, given
+    def _copy(self) -> None:
+        self._saved = saved_copies(values_of(self.variables, self.session), self._saved)
 
 
 def _reset() -> None:

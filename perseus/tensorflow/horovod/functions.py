@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from perseus.common import objects
@@ -13,15 +15,18 @@ from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.tensorflow.horovod.mpi_ops import assign_values_of_root, checked_variables
 from perseus.tensorflow.horovod.op_arguments import short_name
+from perseus.tensorflow.horovod.util import tensorflow_variable
 from perseus_core import NotInitializedError
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
     "allgather_object",
+    "assign",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
+    "values_of",
 ]
 
 
@@ -61,6 +66,33 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "Please use `hvd.broadcast_variables(<model/optimizer variables>)` instead."
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def values_of(variables: Sequence[Any], session: Any = None) -> list[npt.NDArray[Any]]:
+    """Returns the values of variables, which may be in the variables' own memory.
+
+    Args:
+      session: has the variables of a v1 graph; None in eager mode.
+    """
+    held = [tensorflow_variable(each) for each in variables]
+    if session is not None:
+        values: list[npt.NDArray[Any]] = session.run(held)
+        return values
+    return [np.asarray(each.numpy()) for each in held]
+
+
+def assign(
+    variables: Sequence[Any], values: Sequence[npt.NDArray[Any]], session: Any = None
+) -> None:
+    """Assigns copies of values to variables; the arguments are those of values_of."""
+    # TensorFlow may take over the memory of what it is given.
+    pairs = zip(variables, map(np.array, values), strict=True)
+    for variable, value in pairs:
+        held = tensorflow_variable(variable)
+        if session is None:
+            held.assign(value)
+        else:  # this adds nothing to the graph, which may be final
+            session.run(held.initializer, {held.initializer.inputs[1]: value})
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):

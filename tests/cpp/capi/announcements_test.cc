@@ -245,6 +245,21 @@ TEST_P(AnnouncementsOfRanks, AFailedOperationCountsForNothing) {
   });
 }
 
+TEST_P(AnnouncementsOfRanks, AnOperationThatFailsOnceItIsAgreedOnCountsForNothing) {
+  run_ranks([&](int, const auto& next) {
+    const uint64_t number = next();
+    REQUIRE(perseus_announce(number) == PERSEUS_OK);
+    const float scalar = 1.0f;
+    const std::vector<int64_t> no_shape;
+    Submission gather(PERSEUS_ALLGATHER, "of scalars");
+    REQUIRE(gather.tensor(&scalar, nullptr, no_shape, PERSEUS_FLOAT32).run() ==
+            PERSEUS_UNSUPPORTED);
+    REQUIRE(perseus_announced() == 0);
+    REQUIRE(barrier("next") == PERSEUS_OK);
+    REQUIRE(perseus_announced() == number);
+  });
+}
+
 // A rank that has joined takes part in rounds without an operation of its own.
 TEST_P(AnnouncementsOfRanks, AreCarriedByOperationsOfOthersAfterAJoin) {
   run_ranks([&](int rank, const auto&) {

@@ -37,6 +37,11 @@ def test_the_programs_of_the_page_on_mxnet(capsys: pytest.CaptureFixture[str]) -
     assert float(found[1]) < 0.1
     assert hvd.allgather_object(found[2]) == [found[2]] * hvd.size()
 
+    exec(block("mxnet.md", "batches ="), names)
+    assert (names["sampler"].epoch, names["sampler"].processed_num) == (2, 0)
+    weights = names["net"].weight.data().asnumpy().tolist()
+    assert hvd.allgather_object(weights) == [weights] * hvd.size()
+
     exec(block("mxnet.md", "import perseus.mxnet as"), names)
     with names["mx"].autograd.record():
         loss = names["net"](names["x"]).sum() * (hvd.rank() + 1)

@@ -385,3 +385,58 @@ def test_an_altered_object_is_refused_and_all_learn_of_it(
     run_ranks: RunRanks, call: str, ranks: int
 ) -> None:
     all_well(run_ranks(ranks, ALTERED.format(call=call)), ranks)
+
+
+ELASTIC = """
+import os, signal
+import mxnet as mx
+import numpy as np
+import perseus.mxnet.horovod as hvd
+
+launched = int(os.environ["PERSEUS_RANK"])
+hvd.init()
+x = mx.nd.array(np.random.default_rng(0).normal(size=(8, 3)))
+
+def made(trainer_class, **options):
+    net = mx.gluon.nn.Dense(2, in_units=3)
+    net.initialize(mx.init.Constant(0.5))
+    options["optimizer_params"] = {"learning_rate": 0.1, "momentum": 0.9}
+    return net, trainer_class(net.collect_params(), "sgd", **options)
+
+def step(net, trainer):
+    with mx.autograd.record():
+        loss = net(x).square().sum()
+    loss.backward()
+    trainer.step(8)
+
+net, trainer = made(hvd.DistributedTrainer)
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 12:
+        if state.step == 5 and launched == 1:
+            mx.nd.waitall()
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(net, trainer)
+        state.step += 1
+        if state.step % 3 == 0:
+            state.commit()
+
+train(hvd.elastic.MXNetState(net=net, trainer=trainer, step=0))
+assert hvd.size() == 2
+alone, trainer = made(mx.gluon.Trainer, kvstore=None)
+for _ in range(12):
+    step(alone, trainer)
+for name in ("weight", "bias"):
+    ours, wanted = (getattr(each, name).data().asnumpy() for each in (net, alone))
+    np.testing.assert_allclose(ours, wanted, atol=1e-5)
+print("well")
+"""
+
+
+@pytest.mark.parametrize("engine", ["ThreadedEnginePerDevice", "NaiveEngine"])
+def test_the_others_go_on_from_the_last_commit(run_ranks: RunRanks, engine: str) -> None:
+    environment = {**os.environ, "MXNET_ENGINE_TYPE": engine}
+    result = run_ranks(3, ELASTIC, options=("--min-np", "2"), environment=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("well") == 2, result.stdout

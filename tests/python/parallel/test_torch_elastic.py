@@ -119,22 +119,24 @@ def test_a_sync_that_fails_leaves_what_was_saved() -> None:
     torch.testing.assert_close(state.model.weight, model_of(hvd.rank()).weight, rtol=0, atol=0)
 
 
-def test_sync_gives_rank_0_s_model_and_saved_attributes() -> None:
+def test_sync_gives_rank_0_s_present_model_and_attributes() -> None:
     model = model_of(hvd.rank())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (hvd.rank() + 1))
     state = hvd.elastic.TorchState(model, optimizer, epoch=hvd.rank(), batch=[hvd.rank()])
     state.epoch = 10 + hvd.rank()
     state.save()
-    state.epoch = 20
+    state.epoch = 20 + hvd.rank()
     state.sync()
-    assert (state.epoch, state.batch) == (10, [0])
+    assert (state.epoch, state.batch) == (20, [0])
     assert optimizer.param_groups[0]["lr"] == 0.1
     for ours, expected in zip(model.parameters(), model_of(0).parameters(), strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=0)
     # restore goes back to the synced state.
     with torch.no_grad():
         model.weight.zero_()
+    state.epoch = 30
     state.restore()
+    assert state.epoch == 20
     torch.testing.assert_close(model.weight, model_of(0).weight, rtol=0, atol=0)
 
 
@@ -218,3 +220,94 @@ def test_the_sampler_deals_everything_that_is_left(length: int, shuffle: bool) -
     assert len(again.remaining_indices) == length
     if shuffle and length > 4:
         assert again.remaining_indices != sampler.remaining_indices
+
+
+@pytest.mark.parametrize("last_round", ["short", "carry"])
+def test_the_last_round_is_short_or_is_carried_over(last_round: str) -> None:
+    length = 3 * hvd.size() + 1
+    sampler = hvd.elastic.ElasticSampler(range(length), last_round=last_round)
+    seen: list[int] = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        seen += [i for part in hvd.allgather_object(list(sampler)) for i in part]
+        sampler.record_batch(0, 4)
+    sampler.set_epoch(2)
+    left = sampler.remaining_indices[: 2 * length - len(seen)]
+    assert sorted([*seen, *left]) == sorted(2 * list(range(length)))
+    assert len(left) == (2 % hvd.size() if last_round == "carry" else 0)
+
+
+def test_ranks_record_the_indices_that_each_has_processed() -> None:
+    sampler = hvd.elastic.ElasticSampler(range(20))
+    state = hvd.elastic.TorchState(sampler=sampler)
+    sampler.record_indices(range(3 * hvd.rank(), 4 * hvd.rank()))
+    state.commit()
+    sampler.record_indices([19] if hvd.rank() == 0 else [])
+    recorded = {i for rank in range(hvd.size()) for i in range(3 * rank, 4 * rank)}
+    assert sampler.processed_indices == recorded | {19}
+    state.restore()
+    assert sorted(sampler.remaining_indices) == sorted(set(range(20)) - recorded)
+    # Another job goes on from it.
+    other = hvd.elastic.ElasticSampler(range(20))
+    other.load_state_dict(sampler.state_dict())
+    assert list(other) == list(sampler)
+
+
+def test_ranks_that_have_counted_apart_join_their_progress() -> None:
+    sampler = hvd.elastic.ElasticSampler(range(100))
+    state = hvd.elastic.TorchState(sampler=sampler, epoch=0)
+    sampler.record_batch(0, 1 + hvd.rank())
+    state.save()
+    state.join_progress()
+    furthest = hvd.size() ** 2
+    assert sampler.processed_num == furthest
+    # It is the commit that was joined.
+    state.restore()
+    assert len(sampler.remaining_indices) == 100 - furthest
+
+
+def test_ranks_with_other_samples_do_not_join() -> None:
+    data = range(100 + (hvd.rank() == hvd.size() - 1))
+    state = hvd.elastic.TorchState(sampler=hvd.elastic.ElasticSampler(data))
+    if hvd.size() == 1:
+        state.join_progress()
+        return
+    message = rf"length .* is 101 on rank {hvd.size() - 1}; it must be 100, as on rank 0"
+    with pytest.raises(ValueError, match=message):
+        state.join_progress()
+
+
+def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
+    data = list(range(6 * hvd.size()))
+    sampler = hvd.elastic.ElasticSampler(data, seed=1)
+    loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
+    state = hvd.elastic.TorchState(sampler=sampler)
+    seen = []
+    for i, batch in enumerate(loader):
+        seen += batch.tolist()
+        sampler.record_batch(i, 2)
+        if i == 0:
+            state.commit()
+            kept = [*seen]
+    state.restore()
+    state.on_reset()
+    sampler.set_epoch(0)
+    for batch in loader:
+        kept += batch.tolist()
+    assert len(kept) == 6
+    assert sorted(i for part in hvd.allgather_object(kept) for i in part) == data
+
+
+def test_learning_rate_schedulers_have_a_handler() -> None:
+    optimizer = torch.optim.SGD(model_of(0).parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    state = hvd.elastic.TorchState(optimizer=optimizer, scheduler=scheduler)
+    for _ in range(hvd.rank() + 1):
+        optimizer.step()
+        scheduler.step()
+    state.sync()
+    assert state.scheduler is scheduler and scheduler.optimizer is optimizer
+    assert (scheduler.last_epoch, optimizer.param_groups[0]["lr"]) == (1, 0.5)
+    scheduler.step()
+    state.restore()
+    assert (scheduler.last_epoch, optimizer.param_groups[0]["lr"]) == (1, 0.5)

@@ -191,8 +191,23 @@ def test_state_of_variables():
     state.commit()
     x.assign([6.0])
     state.batch = 8
+    for _ in range(2):
+        state.restore()
+        assert x.numpy() == 5.0 and state.batch == 7
+        x.assign_add([1.0])  # in its own memory, which must not be that of the saved value
+
+
+def test_state_with_a_sampler():
+    sampler = hvd.elastic.ElasticSampler(range(10 * hvd.size()))
+    state = hvd.elastic.TensorFlowState([tf.Variable(1.0)], sampler=sampler)
+    sampler.record_batch(0, 3)
+    state.commit()
+    sampler.record_batch(0, 3)
     state.restore()
-    assert x.numpy() == 5.0 and state.batch == 7
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(sampler), output_signature=tf.TensorSpec((), tf.int64)
+    )
+    assert len(list(dataset)) == 7
 
 
 def test_state_of_a_session():
@@ -205,7 +220,12 @@ def test_state_of_a_session():
         session.run(x.assign(3.0))
         state.save()
         session.run(x.assign(4.0))
-        state.restore()
+        tf.compat.v1.get_default_graph().finalize()
+        for _ in range(2):
+            state.restore()
+            assert session.run(x) == 3.0
+            state.save()
+        state.sync()
         assert session.run(x) == 3.0
 
 

@@ -388,6 +388,38 @@ def test_a_v1_graph_is_trained_with_callbacks(keras_2, hvd):
         np.testing.assert_allclose(history["lr"], [0.01, 0.01, 0.005], rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["tensorflow", "keras"])
+def test_a_state_of_a_v1_graph(keras_2, hvd, kind):
+    import perseus.tensorflow.horovod.elastic as tensorflow_s
+
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session():
+        model = keras_2.Sequential([keras_2.layers.Dense(1, input_shape=X.shape[1:])])
+        adam = keras_2.optimizers.legacy.Adam(0.01)
+        model.compile(hvd.DistributedOptimizer(adam), "mse")
+        rows, wanted = own_rows(X), own_rows(Y)[..., :1]
+        model.fit(rows, wanted, verbose=0)
+        model.set_weights([weight + rank() for weight in model.get_weights()])
+        of_kind = {"tensorflow": tensorflow_s.TensorFlowKerasState, "keras": hvd.elastic.KerasState}
+        state = of_kind[kind](model, epoch=rank())
+        state.sync()
+        assert state.epoch == 0
+        assert_equal_on_all_ranks(model.get_weights())
+        before = [*model.get_weights(), *adam.get_weights()]
+        operations = len(graph.get_operations())
+        for _ in range(2):
+            model.fit(rows, wanted, verbose=0)
+            assert not np.array_equal(model.get_weights()[0], before[0])
+            state.epoch = 1
+            state.restore()
+            assert state.epoch == 0
+            for ours, saved in zip(
+                [*model.get_weights(), *adam.get_weights()], before, strict=True
+            ):
+                np.testing.assert_array_equal(ours, saved)
+            state.commit()
+        assert len(graph.get_operations()) == operations
+
+
 # The interfaces
 
 

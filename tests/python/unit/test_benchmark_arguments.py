@@ -83,6 +83,8 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("negotiation --ranks --step-ranks --simulated", "--ranks, --step-ranks and --simulated"),
         ("tuning --hosts 0", "argument --hosts: at least 2"),
         ("idle --seconds 0", "argument --seconds: more than 0"),
+        ("elastic_commit --rounds 0", "argument --rounds: at least 1"),
+        ("elastic_commit --models ctr ctr", "argument --models: ctr is given twice"),
         ("hook --rounds 0", "argument --rounds: at least 1"),
         ("forward_overlap --layers 0", "argument --layers: at least 1"),
     ],

@@ -52,6 +52,17 @@ def test_quick_start_with_pytorch(tmp_path: Path) -> None:
     assert float(means[0]) < 0.1
 
 
+def test_elastic_training_with_pytorch(tmp_path: Path) -> None:
+    program = block(
+        "torch.md", "python", "import torch\n\nimport perseus.torch.horovod as hvd\n\nhvd.init()\nx"
+    )
+    printed = run(program, tmp_path)
+    ends = re.findall(r"rank \d: loss (0\.\d+), bias (\S+)", printed)
+    assert len(ends) == 2
+    assert ends[0][1] == ends[1][1]
+    assert float(ends[0][0]) < 0.01
+
+
 def test_the_readme_s_lines_and_a_step(tmp_path: Path) -> None:
     step = """
 before = model.weight.detach().clone()

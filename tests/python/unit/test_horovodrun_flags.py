@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from perseus.elastic.options import ElasticOptions
 from perseus.run import cli
 from perseus.run.hosts import Host
 from perseus.run.start import Request
@@ -27,6 +28,7 @@ class Effect:
     values: tuple[str, ...] = ()
     setting: dict[str, str] = dataclasses.field(default_factory=dict)
     request: dict[str, Any] = dataclasses.field(default_factory=dict)
+    elastic: dict[str, Any] = dataclasses.field(default_factory=dict)
     note: str = ""
     refusal: str = ""
     printed: str = ""
@@ -48,7 +50,13 @@ def refuses(why: str, *values: str) -> Effect:
     return Effect(values, refusal=why)
 
 
-ELASTIC = "no hosts or ranks can be added while a job runs"
+def elastic(name: str, value: Any, *values: str) -> Effect:
+    return Effect(values, elastic={name: value})
+
+
+def only_elastic(*values: str) -> Effect:
+    return Effect(values, note="changes nothing without --host-discovery-script")
+
 
 EFFECTS = {
     "-v": Effect(printed="perseus 0."),
@@ -92,12 +100,12 @@ EFFECTS = {
     "--autotune-gaussian-process-noise": notes("the tuner compares times as they are", "0.8"),
     "--min-np": asks("least", 1, "1"),
     "--min-num-proc": asks("least", 1, "1"),
-    "--max-np": refuses(ELASTIC, "4"),
-    "--max-num-proc": refuses(ELASTIC, "4"),
-    "--slots-per-host": refuses(ELASTIC, "2"),
-    "--elastic-timeout": refuses(ELASTIC, "600"),
-    "--reset-limit": refuses(ELASTIC, "3"),
-    "--blacklist-cooldown-range": refuses(ELASTIC, "10", "100"),
+    "--max-np": elastic("most", 4, "4"),
+    "--max-num-proc": elastic("most", 4, "4"),
+    "--slots-per-host": only_elastic("2"),
+    "--elastic-timeout": only_elastic("600"),
+    "--reset-limit": only_elastic("3"),
+    "--blacklist-cooldown-range": only_elastic("10", "100"),
     "--timeline-filename": sets("PERSEUS_TIMELINE", "t.json", "t.json"),
     "--timeline-mark-cycles": sets("PERSEUS_TIMELINE_MARK_CYCLES", "1"),
     "--no-timeline-mark-cycles": sets("PERSEUS_TIMELINE_MARK_CYCLES", "0"),
@@ -128,7 +136,7 @@ EFFECTS = {
     "--hosts": asks("hosts", [Host("a", 2), Host("b", 1)], "a:2,b:1"),
     "-hostfile": asks("hosts", [Host("c", 4)], "HOSTFILE"),
     "--hostfile": asks("hosts", [Host("c", 4)], "HOSTFILE"),
-    "--host-discovery-script": refuses(ELASTIC, "script"),
+    "--host-discovery-script": elastic("script", "SCRIPT", "SCRIPT"),
     "--gloo": Effect(),  # what is done anyway
     "--mpi": asks("mpi", True),
     "--jsrun": refuses("ranks are not started with jsrun"),
@@ -140,15 +148,16 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any] |
     """Returns what perseusrun would start with these arguments, if anything."""
 
     def ask(*arguments: str) -> dict[str, Any] | None:
-        requests: list[Request] = []
+        requests: list[dict[str, Any]] = []
 
-        def start(request: Request) -> tuple[None, int]:
-            requests.append(request)
+        def start(request: Request, elastic: ElasticOptions | None) -> tuple[None, int]:
+            asked = None if elastic is None else dataclasses.asdict(elastic)
+            requests.append({**dataclasses.asdict(request), "elastic": asked})
             return None, 0
 
-        monkeypatch.setattr(cli, "start", start)
+        monkeypatch.setattr(cli, "_start", start)
         assert cli.main([*arguments, "train"]) == 0
-        return dataclasses.asdict(requests[0]) if requests else None
+        return requests[0] if requests else None
 
     return ask
 
@@ -166,9 +175,10 @@ def test_a_flag_does_its_work_or_says_why_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     effect = EFFECTS[flag]
-    files = {"HOSTFILE": "c slots=4\n", "CONFIG": "logging:\n  level: INFO\n"}
+    files = {"HOSTFILE": "c slots=4\n", "CONFIG": "logging:\n  level: INFO\n", "SCRIPT": ""}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
     values = [str(tmp_path / value) if value in files else value for value in effect.values]
     if effect.values and effect.values[0].startswith("-"):
         arguments = [f"{flag}={values[0]}"]  # as horovodrun requires, too
@@ -192,6 +202,12 @@ def test_a_flag_does_its_work_or_says_why_not(
         return
     hosts = [dataclasses.asdict(host) for host in effect.request.get("hosts", [])]
     expected = {**before, "settings": effect.setting, **effect.request}
+    if effect.elastic:
+        plain = dataclasses.asdict(ElasticOptions(least=2))
+        in_place = {
+            name: str(tmp_path / v) if v in files else v for name, v in effect.elastic.items()
+        }
+        expected["elastic"] = plain | in_place
     assert asked == (expected | {"hosts": hosts} if hosts else expected)
     if effect.note:
         (line,) = said.err.splitlines()

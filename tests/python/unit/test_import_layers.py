@@ -49,7 +49,7 @@ ROOMS = {
     ),
     "perseus.tensorflow": Room(("perseus._keras", "perseus.common"), frameworks=("tensorflow",)),
     "perseus.mxnet": Room(("perseus.common",), frameworks=("mxnet",)),
-    "perseus.run": Room(("perseus.dropin",)),
+    "perseus.run": Room(("perseus.dropin",), lazily=("perseus.elastic",)),
     "perseus.elastic": Room(("perseus.run",)),
     "perseus.dropin": Room(lazily=("perseus.run",)),
     "perseus.dropin.runner": Room(

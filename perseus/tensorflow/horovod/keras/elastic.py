@@ -8,10 +8,12 @@ import tensorflow as tf
 
 from perseus._keras import elastic as _impl
 from perseus._keras.binding import Functions, bound_class
+from perseus.common.elastic_sampler import ElasticSampler
 from perseus.tensorflow import keras_backend as backend
 
 __all__ = [
     "CommitStateCallback",
+    "ElasticSampler",
     "KerasState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from perseus.common.elastic import ObjectState
+from perseus.common.handled_state import (
+    SAMPLERS,
+    HandledState,
+    Registry,
+    SamplerStateHandler,
+    StateHandler,
+)
 from perseus.torch.horovod.async_completion import wait_for_all
-from perseus.torch.horovod.elastic.sampler import ElasticSampler
+from perseus.torch.horovod.elastic.saved_copy import SavedCopy
 from perseus.torch.horovod.functions import (
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from perseus_core import rank
 
 __all__ = [
     "ModelStateHandler",
+    "ObjectStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
     "StateHandler",
@@ -26,8 +31,6 @@ __all__ = [
     "get_handler_registry",
     "set_handler_registry",
 ]
-
-T = TypeVar("T")
 
 
 class _HasStateDict(Protocol):
@@ -39,39 +42,20 @@ class _HasStateDict(Protocol):
 S = TypeVar("S", bound=_HasStateDict)
 
 
-class StateHandler(Generic[T]):
-    """Saves and restores one kind of value, and makes it the same on all ranks."""
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-    def save(self) -> None:
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        raise NotImplementedError
-
-    def set_value(self, value: T) -> None:
-        self.value = value
-        self.save()
-
-
 class _StateDictHandler(StateHandler[S]):
     """Handles objects with state_dict and load_state_dict."""
 
     def __init__(self, value: S) -> None:
         super().__init__(value)
+        self._saved = SavedCopy()
         self.save()
 
     def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
+        self._saved.update(self.value.state_dict())
 
     def restore(self) -> None:
-        # Optimizers keep references to what they load.
-        self.value.load_state_dict(copy.deepcopy(self._saved))
+        # Optimizers keep what they load, and the copy is written to at each commit.
+        self.value.load_state_dict(self._saved.new())
 
 
 class ModelStateHandler(_StateDictHandler[torch.nn.Module]):
@@ -90,21 +74,22 @@ class OptimizerStateHandler(_StateDictHandler[torch.optim.Optimizer]):
         broadcast_optimizer_state(self.value, root_rank=0)
 
 
-class SamplerStateHandler(_StateDictHandler[ElasticSampler]):
-    def __init__(self, sampler: ElasticSampler) -> None:
-        super().__init__(sampler)
+class ObjectStateHandler(_StateDictHandler[_HasStateDict]):
+    """Handles small objects with state_dict, such as a learning rate scheduler or a GradScaler."""
 
     def sync(self) -> None:
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
 
 
-#: Kinds of values and their handlers; the first one that fits is used.
-Registry: TypeAlias = list[tuple[type, type[StateHandler[Any]]]]
+#: torch.amp has had it since PyTorch 2.3, as the base of that of torch.cuda.amp.
+_GRAD_SCALER: type = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
 
 _registry: Registry = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    (ElasticSampler, SamplerStateHandler),
+    (torch.optim.lr_scheduler.LRScheduler, ObjectStateHandler),
+    (_GRAD_SCALER, ObjectStateHandler),
+    *SAMPLERS,
 ]
 
 
@@ -117,14 +102,13 @@ def set_handler_registry(registry: Registry) -> None:
     _registry = registry
 
 
-class TorchState(ObjectState):
-    """`model`, `optimizer`, samplers and what else is given by name, as attributes.
+class TorchState(HandledState):
+    """`model`, `optimizer`, and what else is given by name, as attributes.
 
-    Values that the registry has a handler for are synced from rank 0's present state. The others
-    are plain: sync gives rank 0's last saved ones.
+    Models, optimizers, learning rate schedulers, gradient scalers and ElasticSamplers have
+    handlers: save copies their state, and sync gives all ranks rank 0's present one. Other values
+    are plain: save keeps them as they are, so change them by assignment only.
     """
-
-    _handlers: dict[str, StateHandler[Any]]
 
     def __init__(
         self,
@@ -133,51 +117,7 @@ class TorchState(ObjectState):
         **kwargs: Any,
     ) -> None:
         values = {"model": model, "optimizer": optimizer, **kwargs}
-        handlers = {name: _handler_of(value) for name, value in values.items()}
-        # This must be the first attribute that is set: __setattr__ reads it.
-        super().__setattr__(
-            "_handlers", {name: handler for name, handler in handlers.items() if handler}
-        )
-        for name, handler in self._handlers.items():
-            super().__setattr__(name, handler.value)
-        plain = {name: value for name, value in values.items() if name not in self._handlers}
-        super().__init__(broadcast_object, rank, **plain)
+        super().__init__(broadcast_object, _registry, values)
 
-    def save(self) -> None:
-        wait_for_all()  # invalid results must not be saved
-        for handler in self._handlers.values():
-            handler.save()
-        super().save()
-
-    def restore(self) -> None:
-        for handler in self._handlers.values():
-            handler.restore()
-        super().restore()
-
-    def sync(self) -> None:
-        for handler in self._handlers.values():
-            handler.sync()
-        super().sync()
-        # Save only when all are synced: if a rank is lost in between, restore must not mix the
-        # states of two ranks.
+    def _finish_operations(self) -> None:
         wait_for_all()
-        for handler in self._handlers.values():
-            handler.save()
-
-    def reset(self) -> None:
-        for handler in self._handlers.values():
-            if isinstance(handler, SamplerStateHandler):
-                handler.value.reset()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        handlers = self.__dict__.get("_handlers", {})
-        if name in handlers:
-            handlers[name].set_value(value)
-        super().__setattr__(name, value)
-
-
-def _handler_of(value: Any) -> StateHandler[Any] | None:
-    for kind, handler in _registry:
-        if isinstance(value, kind):
-            return handler(value)
-    return None

@@ -31,6 +31,9 @@ RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"
 
 _NOBODY_LEFT = "no worker is left that has been in the job's last world, and so has its state"
 
+# Workers that are starting have so long beyond the time-out, which is for slots.
+_SECONDS_TO_START = 300.0
+
 # So often in a row may the same workers fail to meet, although none of them has ended.
 _MOST_FAILED_MEETINGS = 3
 
@@ -95,7 +98,9 @@ class Driver:
         self.is_over = False
         self._resets = 0  # how many worlds have come after another
         self._is_forming = True  # whether workers are to meet in another world
+        self._forming_since = clock()
         self._deadline = clock() + options.timeout  # until enough workers are there; or NEVER
+        self._waits_for_starts = False  # though the time-out is over
         self._has_told_of_too_few = False
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
@@ -279,7 +284,9 @@ class Driver:
             ):
                 return  # the last world trains on
             self._is_forming = True
-            self._deadline = self._clock() + self._options.timeout
+            self._forming_since = self._clock()
+            self._deadline = self._forming_since + self._options.timeout
+            self._waits_for_starts = False
         if self.workers and not any(w.is_old or self.meeting == 0 for w in self.workers.staying()):
             return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
         most = _MOST_FAILED_MEETINGS * len(self.workers.staying())
@@ -331,8 +338,16 @@ class Driver:
     def _time_out(self) -> None:
         """Goes on without the workers that have not come, or ends the job."""
         waiting = self.workers.of_state(State.WAITING)
-        seconds = self._options.timeout
-        if len(waiting) < max(1, self._options.least):
+        starting = self.workers.of_state(State.STARTING)
+        is_enough = len(waiting) >= max(1, self._options.least)
+        needs_starting = self._awaits_starting() or not is_enough
+        has_slots = len(waiting) + len(starting) >= self._options.least
+        if starting and needs_starting and has_slots and not self._waits_for_starts:
+            self._waits_for_starts = True
+            self._deadline = self._clock() + _SECONDS_TO_START
+            return
+        seconds = f"{self._clock() - self._forming_since:.0f}"
+        if not is_enough:
             slots = self.table.count_usable_slots()
             return self._end(
                 f"{len(waiting)} workers were ready after {seconds} s, on {slots} slots; the job "

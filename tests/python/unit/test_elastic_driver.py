@@ -221,7 +221,7 @@ def test_the_time_out_is_for_slots_and_not_for_programs_that_start(job: MakeJob,
 
 
 def test_a_program_that_starts_for_ever_ends_the_job(job: MakeJob) -> None:
-    one = job(2, timeout=1)
+    one = job(2, least=2, timeout=1)
     one.hosts(a=2)
     one.ready(0)
     one.wait(1)

@@ -118,11 +118,10 @@ class ElasticDriver:
         `create_worker_fn(slot_info, events)` runs a worker to its end, in a thread of its own, and
         returns its exit code and when it ended. It ends the worker when one of the events is set.
         """
-        size = _one_of("num_proc", num_proc, np)
         if create_worker_fn is None:
             raise TypeError("create_worker_fn is missing")
-        self.wait_for_available_slots(size)
-        self.worker_threads.start_job(size, create_worker_fn)
+        self.wait_for_available_slots(_one_of("num_proc", num_proc, np))
+        self.worker_threads.start_job(create_worker_fn)
 
     def resume(self) -> None:
         """Starts workers on slots that have none; it happens by itself, too."""
@@ -179,11 +178,11 @@ class ElasticDriver:
 
     def get_slot_info(self, host: str, slot: int) -> SlotInfo:
         """Returns a worker's place in the world: with rank -1 if it has none."""
-        if self._host_manager.is_blacklisted(host):
+        is_out = self._host_manager.is_blacklisted(host)
+        if is_out or self.worker_threads.is_told_to_end((host, slot)):
             return INVALID_SLOT_INFO
-        found = (
-            s for s in self.worker_threads.assigned() if (s.hostname, s.local_rank) == (host, slot)
-        )
+        slots = self.worker_threads.assigned()
+        found = (each for each in slots if (each.hostname, each.local_rank) == (host, slot))
         return next(found, INVALID_SLOT_INFO)
 
     def has_rank_assignment(self, host: str, slot: int) -> bool:

@@ -69,10 +69,12 @@ class WorkerThreads:
 
     # ---- What the program does.
 
-    def start_job(self, size: int, create: CreateWorker) -> None:
+    def start_job(self, create: CreateWorker) -> None:
+        """Starts workers on the slots that are there; the caller has waited for enough of them."""
+        least = self._options.least
         with self.acting():
             self._create = create
-            self._driver = Driver(self._options, size, self, self._hosts.table)
+            self._driver = Driver(self._options, least, self, self._hosts.table)
             self._driver.hosts_found(self._hosts.table.known)
         threading.Thread(target=self._keep_time, name="elastic deadlines", daemon=True).start()
 
@@ -106,6 +108,12 @@ class WorkerThreads:
         """Returns the places in the last world, or those planned for the first, by rank."""
         with self.changed:
             return list(self._assigned)
+
+    def is_told_to_end(self, place: Place) -> bool:
+        """Returns whether the job has no place for the last worker on this slot any more."""
+        with self.changed:
+            workers = list(self._driver.workers) if self._driver else []
+            return any([w.is_told_to_end for w in workers if w.place == place][-1:])
 
     def in_state(self, *states: State) -> set[Place]:
         """Returns the slots of those of the workers that are alive and in these states."""

@@ -228,10 +228,15 @@ def _run(
             if is_new_world:
                 reset()
                 state.on_reset()
-            if not skips_sync if driver is None else state.needs_sync():
+            if driver is None:
+                if not skips_sync:
+                    state.sync()
+            elif state.needs_sync():
                 state.sync()
-            if driver is not None:
                 state.has_synced()
+            # For a rank that has joined an elastic job, this is its first world.
+            if is_new_world or driver is not None:
+                state.join_progress()
             losses_left = max(1, _ranks())
             return func(state, *args, **kwargs)
         except HorovodInternalError:

@@ -74,7 +74,7 @@ STEPS = [
     Run("torch/08_migrating/4_overlap_forward.py", 4),
 ]
 #: Those with tests of their own below.
-OTHERS = {"mnist_demo.py", "torch/01_mnist.py", SINGLE_PROCESS_STEP}
+OTHERS = {"mnist_demo.py", "torch/01_mnist.py", "torch/09_elastic.py", SINGLE_PROCESS_STEP}
 #: Those of tests/python/mxnet_jobs, of tests/python/cpp_frameworks and of test_c_examples.py.
 ELSEWHERE = {
     "c/allreduce.c",
@@ -187,6 +187,27 @@ def test_mnist_fails_where_it_has_not_learnt() -> None:
     result = started("torch/01_mnist.py", 1, "--epochs", "0")
     assert result.returncode == 1
     assert "the test accuracy is below 95 %" in result.stderr
+
+
+@pytest.mark.timeout(300)
+def test_elastic_training_sees_each_image_once_while_ranks_come_and_go(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n")
+    launcher = [sys.executable, "-m", "perseus.run", "-np", "2", "--min-np", "1"]
+    program = [sys.executable, str(EXAMPLES / "torch/09_elastic.py")]
+    # 600 steps of at least 0.05 s: a rank of the second host has time to start, even on a busy one.
+    command = [*launcher, "--watch-hostfile", str(hosts), *program, "--pause", "0.05"]
+    changes = {"epoch 0: 2 ranks": "localhost:2\n127.0.0.1:1\n", ": 3 ranks": "127.0.0.1:1\n"}
+    changes[": 3 ranks"] += "localhost:1\n"
+    said = ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
+        for line in job.stdout:
+            said += line
+            for words in [words for words in changes if words in line]:
+                hosts.write_text(changes.pop(words))
+    assert job.returncode == 0, said
+    assert not changes, said
+    assert re.search(r"2 ranks at the end: test accuracy 9[\d.]+ %\n.*images in each", said), said
 
 
 @pytest.mark.timeout(600)

@@ -131,7 +131,7 @@ tensorflow-versions: build ## test with the oldest and the newest TensorFlow
 	@$(PY) scripts/framework_versions.py tensorflow 1 2 3 4
 
 horovod-tests: build env-test env-horovod-tests ## run Horovod's own tests on Perseus; HOROVOD=a clone of it takes those of 0.28.1
-	@$(PY) scripts/horovod_tests.py $(if $(HOROVOD),--source '$(HOROVOD)')
+	@$(PY) scripts/horovod_tests.py $(if $(HOROVOD),--source '$(HOROVOD)') $(FLAGS)
 
 torch-tests: build env-test env-torch-tests ## run PyTorch's own tests of torch.distributed on Perseus, beside Gloo; takes 15 minutes
 	@$(PY) scripts/torch_tests.py $(FLAGS)

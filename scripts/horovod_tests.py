@@ -1,10 +1,15 @@
-"""horovod_tests.py [--ranks N]... [--source FOLDER] [FILE...]: runs Horovod's own tests on Perseus.
+"""horovod_tests.py [--ranks N]... [--source FOLDER [--elastic]] [FILE...]: Horovod's own tests.
 
-They run unmodified, through the drop-in, inside N ranks. They come from the source distribution of
-Horovod 0.19.5 on the package index, which is the last that holds tests; --source names a clone of
-Horovod instead, such as one of 0.28.1, whose tests are in test/parallel. FILE is such as
-test_torch.py. tests/horovod/explained.json gives the reason for each test that cannot pass; any
-other failure is an error, and so is an explained one that passes.
+They run unmodified on Perseus, through the drop-in, inside N ranks. They come from the source
+distribution of Horovod 0.19.5 on the package index, which is the last that holds tests; --source
+names a clone of Horovod instead, such as one of 0.28.1, whose tests are in test/parallel. FILE is
+such as test_torch.py.
+
+--elastic runs the clone's tests of elastic jobs, which start ranks themselves. Those that Horovod
+skips because it fails them run, too.
+
+tests/horovod/explained.json gives the reason for each test that cannot pass; any other failure is
+an error, and so is an explained one that passes.
 """
 
 from __future__ import annotations
@@ -32,6 +37,12 @@ IN_RANKS = (
     *("test_torch.py", "test_adasum_pytorch.py", "test_common.py", "test_timeline.py"),
     *("test_tensorflow.py", "test_adasum_tensorflow.py", "test_tensorflow2_keras.py"),
     *("test_tensorflow_keras.py", "test_keras.py", "test_mxnet.py"),
+)
+#: Tests of elastic jobs in a clone, but for those on Spark and on Ray.
+ELASTIC = (
+    "single/test_elastic_*.py",
+    "single/test_torch_elastic.py",
+    "integration/test_elastic_*.py",
 )
 #: A job in which a rank has failed a test that the others pass waits for it; then it is ended.
 SETTINGS = {"PERSEUS_STALL_CHECK_TIME_SECONDS": "10", "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS": "20"}
@@ -71,7 +82,15 @@ def fetched() -> Path:
     return tests
 
 
-def test_files(source: str | None) -> list[Path]:
+def test_files(source: str | None, elastic: bool) -> list[Path]:
+    if elastic:
+        if source is None:
+            sys.exit("--elastic needs --source; no source distribution holds tests of elastic jobs")
+        tests = Path(source).resolve() / "test"
+        found = sorted(file for pattern in ELASTIC for file in tests.glob(pattern))
+        if not found:
+            sys.exit(f"{source} has no test/{ELASTIC[0]}; --source must be a clone of Horovod")
+        return [file for file in found if "spark" not in file.name]
     if source is None:
         return [fetched() / name for name in IN_RANKS]
     parallel = Path(source).resolve() / "test/parallel"
@@ -88,14 +107,23 @@ def python_for(file: Path) -> str | None:
     return str(python) if python.exists() else None
 
 
+def starts_ranks(file: Path) -> bool:
+    """Returns whether a file's tests start the ranks that they need themselves."""
+    return file.parent.name in ("single", "integration")
+
+
 def run(file: Path, size: int, python: str, tests: list[str], seconds: int) -> Outcomes:
-    """Runs a file's tests, or those that are named, in one job."""
+    """Runs a file's tests, or those that are named, in one job, or in one process that starts
+    jobs."""
     kept = Path(tempfile.mkdtemp(prefix="outcomes-", dir=FOLDER))
     path = [str(OURS), str(ROOT)]
     plugins = ["-p", "outcomes", "-p", "no:cacheprovider"]
     if not (file.parent.parent / "utils/common.py").exists():
         path.append(str(OURS / "without_common"))
         plugins += ["-p", "older_names"]
+    if starts_ranks(file):
+        path.append(str(file.parent.parent / "utils"))
+        plugins += ["-p", "unskipped"]
     environment = {
         **os.environ,
         **SETTINGS,
@@ -106,6 +134,8 @@ def run(file: Path, size: int, python: str, tests: list[str], seconds: int) -> O
     pytest = [python, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(file.parent)]
     pytest += [*plugins, "--timeout", str(TEST_SECONDS), *(tests or [file.name])]
     launcher = [python, "-m", "perseus.run", "--drop-in", "--quiet", "-np", str(size), *pytest]
+    if starts_ranks(file):
+        launcher = [python, "-m", "perseus.dropin", *pytest[1:]]
     log = FOLDER / f"{file.stem}-{size}.log"
     with log.open("a" if tests else "w") as output:
         job = subprocess.Popen(
@@ -172,17 +202,18 @@ def main() -> None:
         "--ranks", type=int, action="append", metavar="N", help="2 and 3 if not given"
     )
     parser.add_argument("--source", metavar="FOLDER", help="a clone of Horovod")
+    parser.add_argument("--elastic", action="store_true", help="its tests of elastic jobs")
     args = parser.parse_args()
     explained = json.loads((OURS / "explained.json").read_text())
     done = []
-    for file in test_files(args.source):
+    for file in test_files(args.source, args.elastic):
         if args.files and file.name not in args.files:
             continue
         python = python_for(file)
         if python is None:
             print(f"{file.name}: left out, for there is no build/mxnet; see `make mxnet-tests`")
             continue
-        for size in args.ranks or [2, 3]:
+        for size in [1] if args.elastic else args.ranks or [2, 3]:
             done.append(run_file(file, size, python))
             print("\n".join(report(done[-1], explained)), flush=True)
     print("\n| file | ranks | collected | pass | skipped | fail |\n|---|---|---|---|---|---|")

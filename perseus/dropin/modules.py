@@ -41,7 +41,14 @@ MODULES = {
             "elastic",
             "elastic.constants",
             "elastic.discovery",
+            "elastic.driver",
+            "elastic.registration",
+            "elastic.rendezvous",
             "elastic.settings",
+            "elastic.worker",
+            "gloo_run",
+            "http",
+            "http.http_server",
             "launch",
             "util",
             "util.network",
@@ -87,14 +94,10 @@ _NO_RUNNER = (
     "it is the inside of Horovod's launcher; horovod.run, horovodrun and perseusrun start jobs in "
     "its place"
 )
-_NO_RENDEZVOUS = (
-    "ranks of Perseus meet without a server of Horovod's; horovod.run, horovodrun and perseusrun "
-    "start them"
+_NO_KEYLESS_CLIENT = (
+    "it unpickles what a server sends that shows no key; horovod.runner.http.http_server is here"
 )
 _NO_LSF = "Perseus does not read LSF's allocation yet; say -H host:slots,host:slots"
-_NO_ELASTIC = (
-    "no hosts are added while a job runs; perseusrun --min-np goes on with the ranks that are left"
-)
 _NO_EXTENSION = "Perseus is not compiled against frameworks and needs no extension modules for them"
 
 #: Modules of Horovod that are missing here, and the reasons.
@@ -110,12 +113,7 @@ MISSING = {
     "horovod.runner.common.service.driver_service": _NO_RUNNER,
     "horovod.runner.common.service.task_service": _NO_RUNNER,
     "horovod.runner.driver": _NO_RUNNER,
-    "horovod.runner.elastic.driver": _NO_ELASTIC,
-    "horovod.runner.elastic.registration": _NO_ELASTIC,
-    "horovod.runner.elastic.rendezvous": _NO_ELASTIC,
-    "horovod.runner.elastic.worker": _NO_ELASTIC,
-    "horovod.runner.gloo_run": _NO_RUNNER,
-    "horovod.runner.http": _NO_RENDEZVOUS,
+    "horovod.runner.http.http_client": _NO_KEYLESS_CLIENT,
     "horovod.runner.js_run": _NO_LSF,
     "horovod.runner.mpi_run": _NO_RUNNER,
     "horovod.runner.run_task": _NO_RUNNER,

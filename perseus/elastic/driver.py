@@ -31,6 +31,9 @@ RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"
 
 _NOBODY_LEFT = "no worker is left that has been in the job's last world, and so has its state"
 
+# Workers that are starting have so long beyond the time-out, which is for slots.
+_SECONDS_TO_START = 300.0
+
 # So often in a row may the same workers fail to meet, although none of them has ended.
 _MOST_FAILED_MEETINGS = 3
 
@@ -95,9 +98,12 @@ class Driver:
         self.is_over = False
         self._resets = 0  # how many worlds have come after another
         self._is_forming = True  # whether workers are to meet in another world
+        self._forming_since = clock()
         self._deadline = clock() + options.timeout  # until enough workers are there; or NEVER
+        self._waits_for_starts = False  # though the time-out is over
         self._has_told_of_too_few = False
-        self._has_finished = False  # whether a worker has exited with 0 after its work
+        # Whether a worker has done all of its work, so that the others are about to.
+        self._has_finished = False
         self._failed_meetings = 0  # since a worker has ended or a world has worked
         self._last_failure = ""
         self._announced: set[int] = set()  # the workers of whom the members were told
@@ -136,6 +142,7 @@ class Driver:
         worker.is_in_function = False
         if worker.is_alive:
             worker.state = State.FINISHED
+            self._has_finished = True
         self._update()
 
     def ended(self, number: int, how: str | None) -> None:
@@ -156,7 +163,7 @@ class Driver:
         if not worker.is_leaving:
             if how is not None:
                 self._failed(worker)
-            elif before is not State.FINISHED:
+            else:
                 self._has_finished = True  # a program without such a function
         self._failed_meetings = 0
         self._update()
@@ -181,16 +188,12 @@ class Driver:
     def _update(self) -> None:
         if self.is_over:
             return
-        if self._is_finishing():
+        if self._has_finished:
             return self._finish()
         self._let_go()
         self._start_workers()
         self._notify()
         self._form_if_possible()
-
-    def _is_finishing(self) -> bool:
-        """Returns whether a worker has done all of its work, so that the others are about to."""
-        return self._has_finished or any(w.state is State.FINISHED for w in self.workers)
 
     def _finish(self) -> None:
         """Ends the job when no member of the last world trains any more."""
@@ -283,7 +286,9 @@ class Driver:
             ):
                 return  # the last world trains on
             self._is_forming = True
-            self._deadline = self._clock() + self._options.timeout
+            self._forming_since = self._clock()
+            self._deadline = self._forming_since + self._options.timeout
+            self._waits_for_starts = False
         if self.workers and not any(w.is_old or self.meeting == 0 for w in self.workers.staying()):
             return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
         most = _MOST_FAILED_MEETINGS * len(self.workers.staying())
@@ -335,8 +340,16 @@ class Driver:
     def _time_out(self) -> None:
         """Goes on without the workers that have not come, or ends the job."""
         waiting = self.workers.of_state(State.WAITING)
-        seconds = self._options.timeout
-        if len(waiting) < max(1, self._options.least):
+        starting = self.workers.of_state(State.STARTING)
+        is_enough = len(waiting) >= max(1, self._options.least)
+        needs_starting = self._awaits_starting() or not is_enough
+        has_slots = len(waiting) + len(starting) >= self._options.least
+        if starting and needs_starting and has_slots and not self._waits_for_starts:
+            self._waits_for_starts = True
+            self._deadline = self._clock() + _SECONDS_TO_START
+            return
+        seconds = f"{self._clock() - self._forming_since:.0f}"
+        if not is_enough:
             slots = self.table.count_usable_slots()
             return self._end(
                 f"{len(waiting)} workers were ready after {seconds} s, on {slots} slots; the job "

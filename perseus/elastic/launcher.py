@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from perseus.elastic import messages
-from perseus.elastic.discovery import Discovery, HostSource
+from perseus.elastic.discovery import DISCOVERY_SECONDS, Discovery, HostSource
 from perseus.elastic.driver import NEVER, Driver, NextWorld
 from perseus.elastic.host_table import Change
 from perseus.elastic.options import ElasticOptions
@@ -67,6 +67,7 @@ class ElasticLauncher(Launcher):
       job: without slots, which come as workers are started.
       size: how many slots to wait for at first.
       hosts: those that the source has found first.
+      interval: returns the seconds between two looks for hosts, and is asked each time.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ElasticLauncher(Launcher):
         size: int,
         source: HostSource,
         hosts: Sequence[Host],
+        interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
     ):
         super().__init__(job, output)
         self._slots: list[Slot] = []
@@ -87,7 +89,7 @@ class ElasticLauncher(Launcher):
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
-        self._discovery = Discovery(source, self._take_hosts)
+        self._discovery = Discovery(source, self._take_hosts, interval=interval)
         self._silent_until: dict[AgentConnection, float] = {}
         self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
 

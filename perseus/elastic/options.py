@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 from perseus.elastic.cooldown import check_cooldown_range
 from perseus.elastic.discovery import HostSource
@@ -20,16 +20,18 @@ from perseus.run.hosts import Host
 __all__ = [
     "ARGUMENTS",
     "FLAGS",
+    "TIMEOUT_VARIABLE",
     "ElasticOptions",
     "check",
     "elastic_options",
+    "elastic_timeout",
     "host_source",
     "notes_about_elastic",
 ]
 
 #: Seconds to wait for enough slots.
 DEFAULT_TIMEOUT = 600
-_TIMEOUT_VARIABLE = "HOROVOD_ELASTIC_TIMEOUT"
+TIMEOUT_VARIABLE = "HOROVOD_ELASTIC_TIMEOUT"
 
 #: Names for errors: the flags of perseusrun, and the arguments of perseus.run.run.
 FLAGS = {
@@ -79,16 +81,32 @@ class ElasticOptions:
     join: Join = "background"
 
 
+@overload
 def elastic_options(
-    parsed: argparse.Namespace, environment: Mapping[str, str] = os.environ
+    parsed: argparse.Namespace,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    always: Literal[True],
+) -> ElasticOptions: ...
+
+
+@overload
+def elastic_options(
+    parsed: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, always: bool = False
+) -> ElasticOptions | None: ...
+
+
+def elastic_options(
+    parsed: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, always: bool = False
 ) -> ElasticOptions | None:
     """Returns what perseusrun's arguments ask for, or None for a job that is not elastic.
 
-    A job is elastic if a discovery script, a hosts file to watch, or --max-np is given. With
-    --min-np alone it is not: it goes on with the ranks that are left. Raises ValueError for what
-    does not go together.
+    A job is elastic if a discovery script, a hosts file to watch, or --max-np is given, or
+    `always`. With --min-np alone it is not: it goes on with the ranks that are left.
+
+    Raises ValueError for what does not go together.
     """
-    if not _is_elastic(parsed):
+    if not always and not _is_elastic(parsed):
         return None
     least = parsed.least or parsed.num_proc
     if least is None:
@@ -182,10 +200,10 @@ def elastic_timeout(given: int | None, environment: Mapping[str, str] = os.envir
     """Returns the seconds to wait for enough slots: those given, else those of the variable."""
     if given is not None:
         return given
-    text = environment.get(_TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT)
+    text = environment.get(TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT)
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(
-            f"{_TIMEOUT_VARIABLE} is '{text}'; it must be a whole number of seconds, 1 or more"
+            f"{TIMEOUT_VARIABLE} is '{text}'; it must be a whole number of seconds, 1 or more"
         )
     return int(text)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from perseus.elastic.discovery import DISCOVERY_SECONDS
 from perseus.elastic.launcher import ElasticLauncher
 from perseus.elastic.options import ElasticOptions, host_source
 from perseus.run.hosts import Host, slots_on
@@ -19,11 +20,17 @@ __all__ = ["start_elastic"]
 _MOST_WORKERS = 1000
 
 
-def start_elastic(request: Request, options: ElasticOptions) -> tuple[ElasticLauncher, int]:
+def start_elastic(
+    request: Request,
+    options: ElasticOptions,
+    interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
+) -> tuple[ElasticLauncher, int]:
     """Runs an elastic job to its end; returns its launcher, and its exit status.
 
-    `request.size` is how many slots it waits for before it starts. Raises ValueError if it cannot
-    start: the hosts cannot be found out, a malformed setting.
+    `request.size` is how many slots it waits for before it starts, and `interval` returns the
+    seconds between two looks for hosts.
+
+    Raises ValueError if it cannot start: the hosts cannot be found out, a malformed setting.
     """
     request = replace(request, least=None)  # the driver says when too few are left
     source = host_source(options, request.hosts, request.size)
@@ -34,7 +41,7 @@ def start_elastic(request: Request, options: ElasticOptions) -> tuple[ElasticLau
         addresses[host.name]
     output = make_output(request, options.most or _MOST_WORKERS)
     with serve_rendezvous((), job.secret, addresses) as job.rendezvous:
-        launcher = ElasticLauncher(job, output, options, request.size, source, hosts)
+        launcher = ElasticLauncher(job, output, options, request.size, source, hosts, interval)
         return launcher, launcher.run()
 
 

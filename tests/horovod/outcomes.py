@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-_FILE = Path(os.environ["HOROVOD_TESTS_OUTCOMES"]) / f"{os.environ['PERSEUS_RANK']}.jsonl"
+_FILE = Path(os.environ["HOROVOD_TESTS_OUTCOMES"]) / f"{os.environ.get('PERSEUS_RANK', '0')}.jsonl"
 
 
 def _write(test: str, outcome: str, why: str) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["HorovodArgs", "command_line"]
+from perseus.dropin import HOROVOD_VERSION
+
+__all__ = ["HorovodArgs", "command_line", "parse_args"]
 
 #: The flags of horovodrun that have a value, by their attributes.
 _WITH_VALUE = {
@@ -61,6 +65,35 @@ _SWITCHES = {
     "prefix_output_with_timestamp": "--prefix-output-with-timestamp",
 }
 
+#: Other spellings, also those that switch off.
+_ALIASES = {
+    "num_proc": "-np",
+    "min_num_proc": "--min-np",
+    "max_num_proc": "--max-np",
+    "hosts": "-H",
+    "hostfile": "-hostfile",
+    "ssh_port": "-p",
+    "ssh_identity_file": "-i",
+    "prefix_output_with_timestamp": "-prefix-timestamp",
+}
+_OFF = {
+    "hierarchical_allreduce": "--no-hierarchical-allreduce",
+    "hierarchical_allgather": "--no-hierarchical-allgather",
+    "torus_allreduce": "--no-torus-allreduce",
+    "autotune": "--no-autotune",
+    "timeline_mark_cycles": "--no-timeline-mark-cycles",
+    "no_stall_check": "--stall-check",
+    "mpi_threads_disable": "--no-mpi-threads-disable",
+    "log_with_timestamp": "--log-without-timestamp",
+}
+#: The values that are no whole numbers.
+_REAL = ("cycle_time_ms", "autotune_gaussian_process_noise")
+_TEXTS = (
+    *("hosts", "hostfile", "host_discovery_script", "ssh_identity_file", "output_filename"),
+    *("config_file", "mpi_args", "binding_args", "autotune_log_file", "timeline_filename"),
+    *("log_level",),
+)
+
 
 class HorovodArgs:
     """The arguments of one launch: None or False for flags that are not given.
@@ -98,3 +131,30 @@ def command_line(args: Any) -> list[str]:
     if cooldown := getattr(args, "cooldown_range", None):
         given += ["--blacklist-cooldown-range", *map(str, cooldown)]
     return given
+
+
+def parse_args() -> HorovodArgs:
+    """Reads this program's arguments as those of horovodrun; ends it if they are none.
+
+    What a configuration file says is not among the attributes; it is read when the job starts.
+    """
+    parser = argparse.ArgumentParser(prog="horovodrun", allow_abbrev=False)
+    parser.add_argument("-v", "--version", action="version", version=HOROVOD_VERSION)
+    for name, flag in _WITH_VALUE.items():
+        kind = str if name in _TEXTS else float if name in _REAL else int
+        parser.add_argument(*_spellings(name, flag), dest=name, type=kind)
+    for name, flag in _SWITCHES.items():
+        # None, and not False: only what is given overrides the variables of the environment.
+        parser.add_argument(*_spellings(name, flag), dest=name, action="store_true", default=None)
+        if name in _OFF:
+            parser.add_argument(_OFF[name], dest=name, action="store_false", default=None)
+    parser.add_argument("--network-interfaces", "--network-interface", dest="nics")
+    parser.add_argument("--blacklist-cooldown-range", dest="cooldown_range", type=int, nargs=2)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = HorovodArgs()
+    args.__dict__.update(vars(parser.parse_args(sys.argv[1:])))
+    return args
+
+
+def _spellings(name: str, flag: str) -> list[str]:
+    return [_ALIASES[name], flag] if name in _ALIASES else [flag]

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from perseus.common.util import gloo_built, mpi_built
 from perseus.dropin import HOROVOD_VERSION
-from perseus.dropin.runner.arguments import command_line
+from perseus.dropin.runner.arguments import command_line, parse_args
 from perseus.run import cli
 from perseus.run.api import run
+from perseus.run.options import make_parser
 
-__all__ = ["_run", "check_build", "gloo_built", "is_gloo_used", "mpi_built", "run_commandline"]
+__all__ = [
+    "_run",
+    "_run_elastic",
+    "check_build",
+    "gloo_built",
+    "is_gloo_used",
+    "mpi_built",
+    "parse_args",
+    "run_commandline",
+]
+
+#: Programs look for these words of Horovod's.
+_FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
 #: Arguments of HorovodArgs that horovod.run takes, too.
 _OF_RUN = (
@@ -41,17 +56,61 @@ def _run(args: Any) -> list[Any] | None:
 
     Raises RuntimeError if the job fails.
     """
+    if _is_elastic(args):
+        return _run_elastic(args)
     if getattr(args, "run_func", None) is not None:
-        given = {name: getattr(args, name, None) for name in _OF_RUN}
-        nics = getattr(args, "nics", None)
-        if nics:
-            given["network_interfaces"] = nics if isinstance(nics, str) else ",".join(sorted(nics))
-        return run(args.run_func, **{name: v for name, v in given.items() if v is not None})
+        return _run_function(args)
     command: Sequence[str] = args.command or []
     status = cli.main(["--drop-in", *command_line(args), "--", *command])
     if status:
         raise RuntimeError(f"horovodrun {shlex.join(command)}: the job ended with status {status}")
     return None
+
+
+def _is_elastic(args: Any) -> bool:
+    names = ("host_discovery_script", "min_num_proc")
+    return any(getattr(args, name, None) is not None for name in names)
+
+
+def _run_elastic(args: Any) -> list[Any] | None:
+    """Launches an elastic job as `_run` does, by Horovod's rules, even if `args` asks for none.
+
+    New ranks are waited for as soon as there is a slot for them, and a host is left out as a whole.
+    Raises RuntimeError if the job fails.
+    """
+    from perseus.dropin.runner.elastic import driver
+    from perseus.elastic.options import elastic_options
+    from perseus.elastic.start import start_elastic
+
+    if getattr(args, "run_func", None) is not None:
+        return _run_function(args)
+    parser = make_parser()
+    options = parser.parse_args(["--drop-in", *command_line(args), "--", *(args.command or [])])
+    asked = elastic_options(options, always=True)
+    request = cli.make_request(parser, options)
+    launcher, _ = start_elastic(
+        request,
+        replace(
+            asked,
+            timeout=driver.seconds_to_wait(getattr(args, "elastic_timeout", None)),
+            join="at_once",
+            blacklist_by="host",
+        ),
+        interval=lambda: driver.DISCOVER_HOSTS_FREQUENCY_SECS,
+    )
+    if launcher.interrupted_by == signal.SIGINT:
+        raise KeyboardInterrupt
+    if launcher.failure:
+        raise RuntimeError(f"{_FAILED}: {launcher.failure.message}")
+    return None
+
+
+def _run_function(args: Any) -> list[Any]:
+    given = {name: getattr(args, name, None) for name in _OF_RUN}
+    nics = getattr(args, "nics", None)
+    if nics:
+        given["network_interfaces"] = nics if isinstance(nics, str) else ",".join(sorted(nics))
+    return run(args.run_func, **{name: v for name, v in given.items() if v is not None})
 
 
 def is_gloo_used(

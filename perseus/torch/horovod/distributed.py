@@ -23,7 +23,7 @@ from perseus.torch.horovod.parameter_groups import Groups
 from perseus.torch.horovod.partial_step import copied_groups, partial_groups
 from perseus.torch.horovod.trained_parameters import TrainedParameters
 from perseus.torch.horovod.unused import Use
-from perseus_core import size
+from perseus_core import driver_link, size
 from perseus_core.arguments import whole_number
 from perseus_core.names import next_object
 
@@ -64,7 +64,8 @@ class Distributed(_Optimizer):
         self._should_synchronize = True
         self._gradients: Gradients | None = None
         self._use: Use | None = None
-        if not (process_set.included() and size() > 1):
+        # A job that other ranks may join has gradients to reduce then.
+        if not (process_set.included() and (size() > 1 or driver_link.is_elastic())):
             return
         order = None
         if isinstance(groups, int):

@@ -15,7 +15,7 @@ from perseus.torch.horovod.distributed import Distributed
 from perseus.torch.horovod.distributed_deltas import DistributedDeltas
 from perseus.torch.horovod.forward_overlap import UpdatesInForward
 from perseus.torch.horovod.parameter_groups import checked_groups
-from perseus_core import size
+from perseus_core import driver_link, size
 
 
 def DistributedOptimizer(
@@ -76,7 +76,8 @@ def DistributedOptimizer(
         raise ValueError("the optimizer is a DistributedOptimizer already")
     set_id(process_set)
 
-    ours: type = Distributed if op != Adasum or size() == 1 else DistributedDeltas
+    is_alone = size() == 1 and not driver_link.is_elastic()
+    ours: type = Distributed if op != Adasum or is_alone else DistributedDeltas
     if overlap_forward:
         ours = type(ours.__name__, (UpdatesInForward, ours), {})
     cls: Any = type(

@@ -305,9 +305,9 @@ for name in {list(expected)}:
         "statement",
         [
             "from horovod import spark",
-            "from horovod.runner import gloo_run",
+            "from horovod.runner import mpi_run",
             "from horovod.torch import mpi_lib_v2",
-            "import horovod.runner.elastic.driver",
+            "import horovod.runner.http.http_client",
         ],
     )
     def test_every_form_of_import_says_why(self, statement: str) -> None:

@@ -204,8 +204,31 @@ def test_too_few_wait_for_more_and_then_the_job_ends(job: MakeJob) -> None:
     assert one.world == [0, 2]
     one.driver.ended(2, "exited with code 1")
     one.ready(0)
-    one.wait(61)
+    one.wait(60)
     assert one.ends == ["1 workers were ready after 60 s, on 1 slots; the job needs 2"]
+
+
+@pytest.mark.parametrize("join", ["at_once", "background"])
+def test_the_time_out_is_for_slots_and_not_for_programs_that_start(job: MakeJob, join: str) -> None:
+    one = running(job(2, least=2, timeout=1, join=join), a=1, b=1)
+    one.hosts(a=1, c=1)
+    one.driver.ended(1, "exited with code 1")
+    one.ready(0)
+    one.wait(2)
+    assert one.ends == []
+    one.ready(2)
+    assert one.world == [0, 2]
+
+
+def test_a_program_that_starts_for_ever_ends_the_job(job: MakeJob) -> None:
+    one = job(2, least=2, timeout=1)
+    one.hosts(a=2)
+    one.ready(0)
+    one.wait(1)
+    one.wait(299)
+    assert one.ends == []
+    one.wait(1)
+    assert one.ends == ["1 workers were ready after 301 s, on 2 slots; the job needs 2"]
 
 
 def test_a_member_that_does_not_come_is_left_behind(job: MakeJob) -> None:
@@ -263,6 +286,16 @@ def test_success_when_the_functions_have_returned(job: MakeJob) -> None:
     assert one.ends == []
     one.driver.ended(0, None)
     one.driver.finished(1)
+    assert one.ends == [None]
+
+
+def test_nobody_takes_the_place_of_a_worker_that_has_done_its_work(job: MakeJob) -> None:
+    one = running(job(2), a=2)
+    one.driver.began_function(0)
+    one.driver.finished(0)
+    one.driver.ended(0, None)
+    assert (len(one.started), one.told) == (2, [])
+    one.driver.ended(1, None)
     assert one.ends == [None]
 
 

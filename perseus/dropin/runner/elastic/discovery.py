@@ -125,39 +125,40 @@ class HostManager:
 
     def __init__(self, discovery: HostDiscovery, cooldown_range: tuple[int, int] | None = None):
         self._discovery = discovery
-        self._lock = threading.Lock()
-        self._table = HostTable(cooldown_range)
+        # A driver of these hosts takes both; it calls us while it holds the lock.
+        self.lock = threading.RLock()
+        self.table = HostTable(cooldown_range)
         self._events: dict[str, threading.Event] = {}
 
     def update_available_hosts(self) -> int:
         """Looks for hosts; returns how they have changed, as HostUpdateResult has it."""
         found = _hosts(self._discovery.find_available_hosts_and_slots())
-        with self._lock:
-            return int(self._table.update(found))
+        with self.lock:
+            return int(self.table.update(found))
 
     @property
     def current_hosts(self) -> DiscoveredHosts:
-        with self._lock:
-            slots = {host.name: host.slots for host in self._table.known}
-            return DiscoveredHosts(slots, [host.name for host in self._table.usable])
+        with self.lock:
+            slots = {host.name: host.slots for host in self.table.known}
+            return DiscoveredHosts(slots, [host.name for host in self.table.usable])
 
     def blacklist(self, host: str) -> None:
         """Leaves out a host from now on, and sets its event."""
-        with self._lock:
-            if not self._table.is_blacklisted(host):
+        with self.lock:
+            if not self.table.is_blacklisted(host):
                 logging.info("host %s has failed, and is left out", host)
-            self._table.blacklist(host)
+            self.table.blacklist(host)
             event = self._events.get(host)
         if event is not None:
             event.set()
 
     def is_blacklisted(self, host: str) -> bool:
-        with self._lock:
-            return self._table.is_blacklisted(host)
+        with self.lock:
+            return self.table.is_blacklisted(host)
 
     def get_host_event(self, host: str) -> threading.Event:
         """Returns the event that is set when the host is blacklisted next."""
-        with self._lock:
+        with self.lock:
             event = self._events.get(host)
             if event is None or event.is_set():
                 event = self._events[host] = threading.Event()

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from perseus.run import hosts as ours
 
 __all__ = [
+    "INVALID_SLOT_INFO",
     "HostInfo",
     "SlotInfo",
     "get_host_assignments",
     "parse_host_files",
     "parse_hosts",
     "parse_hosts_and_slots",
+    "slot_info",
 ]
 
 
@@ -48,6 +50,10 @@ class SlotInfo:
         return ",".join(map(str, numbers))
 
 
+#: The place of a process that an elastic job has none for.
+INVALID_SLOT_INFO = SlotInfo("", -1, -1, -1, -1, -1, -1)
+
+
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
     """Parses "host:slots,host:slots"."""
     return [HostInfo(host.name, host.slots) for host in ours.parse_hosts(hosts_string)]
@@ -76,15 +82,16 @@ def get_host_assignments(
     slots = ours.assign(
         [ours.Host(host.hostname, host.slots) for host in hosts], max(size, min_num_proc)
     )
-    return [
-        SlotInfo(
-            slot.host,
-            slot.rank,
-            slot.local_rank,
-            slot.cross_rank,
-            slot.size,
-            slot.local_size,
-            slot.cross_size,
-        )
-        for slot in slots
-    ]
+    return [slot_info(slot) for slot in slots]
+
+
+def slot_info(slot: ours.Slot) -> SlotInfo:
+    return SlotInfo(
+        slot.host,
+        slot.rank,
+        slot.local_rank,
+        slot.cross_rank,
+        slot.size,
+        slot.local_size,
+        slot.cross_size,
+    )

@@ -1,0 +1,1 @@
+"""The parts of horovod.runner.http that programs use."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -140,7 +141,7 @@ def one_kill(job: Job, ranks: int) -> tuple[float, float]:
     usual = [
         after.moment - earlier.moment
         for steps in before.values()
-        for earlier, after in zip(steps, steps[1:], strict=False)
+        for earlier, after in itertools.pairwise(steps)
         if earlier.moment > begun
     ]
     return recovery, max(pauses) - statistics.median(usual)

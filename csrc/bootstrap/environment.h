@@ -43,7 +43,7 @@ struct LaunchEnvironment {
   // Rank 0 serves the rendezvous, not the launcher.
   bool rank_0_serves = false;
   bool is_numbered = false;  // the launcher counts the meetings, and not this process
-  bool serves = false;  // this process serves it
+  bool serves = false;       // this process serves it
   // For kMpi: how the ranks meet if MPI turns out not to know them. Null if nothing else tells.
   std::shared_ptr<const LaunchEnvironment> without_mpi;
 };

@@ -20,7 +20,7 @@ from typing import Protocol
 from perseus.elastic.host_table import Change, HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.workers import Place, State, Worker, Workers, rank_order
-from perseus.run.hosts import Host
+from perseus.run.hosts import Host, Slot, slots_on
 
 __all__ = ["NEVER", "RESET_LIMIT", "Driver", "NextWorld", "Owner"]
 
@@ -167,6 +167,13 @@ class Driver:
                 self._has_finished = True  # a program without such a function
         self._failed_meetings = 0
         self._update()
+
+    def planned(self) -> dict[int, Slot]:
+        """Returns the ranks of the next world, by worker, if all come that are to stay."""
+        hosts = [host.name for host in self.table.usable]
+        ordered = rank_order(self.workers.staying(), hosts)
+        slots = slots_on([worker.place[0] for worker in ordered])
+        return {worker.number: slot for worker, slot in zip(ordered, slots, strict=True)}
 
     def next_deadline(self) -> float:
         """Returns when `handle_deadlines` must be called again, by the clock; or NEVER."""

@@ -14,13 +14,13 @@ from perseus.elastic.discovery import DISCOVERY_SECONDS, Discovery, HostSource
 from perseus.elastic.driver import NEVER, Driver, NextWorld
 from perseus.elastic.host_table import Change
 from perseus.elastic.options import ElasticOptions
-from perseus.elastic.workers import State, Worker, rank_order
+from perseus.elastic.workers import State, Worker
 from perseus.run import agent_protocol as protocol
 from perseus.run.ending import Ending
 from perseus.run.environment import rank_environment
 from perseus.run.failures import Failures, how_it_ended, name_ranks
 from perseus.run.host_connection import AgentConnection, Frame
-from perseus.run.hosts import Host, Slot, slots_on
+from perseus.run.hosts import Host, Slot
 from perseus.run.job import Job
 from perseus.run.launcher import Launcher
 from perseus.run.launcher_messages import LauncherMessages
@@ -209,15 +209,7 @@ class ElasticLauncher(Launcher):
     # ---- Owner
 
     def start(self, starting: Sequence[Worker]) -> None:
-        hosts = [host.name for host in self._driver.table.usable]
-        ordered = rank_order(self._driver.workers.staying(), hosts)
-        planned = dict(
-            zip(
-                (worker.number for worker in ordered),
-                slots_on([worker.place[0] for worker in ordered]),
-                strict=True,
-            )
-        )
+        planned = self._driver.planned()
         for worker in starting:
             slot = planned[worker.number]
             self._slots.append(slot)

@@ -13,7 +13,7 @@ from perseus.dropin.runner.elastic.discovery import HostManager
 from perseus.elastic.driver import NEVER, Driver, NextWorld
 from perseus.elastic.host_table import Change
 from perseus.elastic.options import ElasticOptions
-from perseus.elastic.workers import Place, State, Worker, rank_order
+from perseus.elastic.workers import Place, State, Worker
 from perseus.run.hosts import Host, slots_on
 
 __all__ = ["CreateWorker", "Outcome", "WorkerThreads"]
@@ -203,12 +203,9 @@ class WorkerThreads:
 
     def start(self, starting: Sequence[Worker]) -> None:
         assert self._driver is not None and self._create is not None
-        hosts = [host.name for host in self._hosts.table.usable]
-        ordered = rank_order(self._driver.workers.staying(), hosts)
-        slots = _slots(ordered)
-        planned = {worker.number: slot for worker, slot in zip(ordered, slots, strict=True)}
+        planned = {number: slot_info(slot) for number, slot in self._driver.planned().items()}
         if not self._meeting:
-            self._take_world(0, slots)
+            self._take_world(0, list(planned.values()))
         for worker in starting:
             self._events[worker.number] = threading.Event()
             thread = threading.Thread(

@@ -295,6 +295,7 @@ def main() -> None:
         agent = Agent(stream)
     except protocol.NotAuthenticError:
         stream.say_not_authentic(rank)
+        stream.end()
         sys.exit(1)
     agent.run()
 

@@ -5,8 +5,12 @@ An agent imports this; it needs only the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,9 @@ else:  # in an agent, which is run by its path
     from agent_protocol import LARGE_PIECE
 if TYPE_CHECKING:
     from perseus.run.message_tags import Session
+
+# How long a launcher may take to read the last words.
+_SECONDS_TO_END = 3.0
 
 #: The command that stands for the end of the stream.
 END = b""
@@ -62,6 +69,21 @@ class LauncherStream:
         """Says why the rank ends, or is not started."""
         message = f"what perseusrun said {protocol.NOT_AUTHENTIC}"
         self.send(protocol.ERROR, rank, message.encode())
+
+    def end(self) -> None:
+        """Lets the launcher read what was said last, before the connection is closed.
+
+        A connection of TCP that is closed with something unread in it takes back what was sent.
+        """
+        deadline = time.monotonic() + _SECONDS_TO_END
+        with contextlib.suppress(OSError):  # not a connection, or one that has ended
+            with socket.socket(fileno=os.dup(sys.stdout.fileno())) as connection:
+                connection.shutdown(socket.SHUT_WR)
+            while (left := deadline - time.monotonic()) > 0:
+                if not select.select([sys.stdin], [], [], left)[0]:
+                    return
+                if not os.read(sys.stdin.fileno(), LARGE_PIECE):
+                    return
 
     def receive(self, length: int) -> bytes:
         return b"".join(self._pieces(length))

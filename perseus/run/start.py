@@ -100,6 +100,8 @@ def prepare(request: Request, slots: Sequence[Slot]) -> tuple[Job, dict[str, str
     hosts = {slot.host for slot in slots}
     check_settings(environment)
     check_remote_shell(shell, hosts)
+    if request.output_folder is not None:
+        output_folder(request.output_folder)  # before any note is told
     directory = working_directory()
     # mpirun may find other hosts than this one in an allocation.
     finds_hosts = request.mpi and not request.hosts and first_set(environment, *ALLOCATIONS)

@@ -53,7 +53,7 @@ def test_an_agent_speaks_of_its_own_ranks_only(kind: int, rank: int) -> None:
         (protocol.EXIT, 1, "²".encode()),
         (protocol.EXIT, 1, b"9" * 100_000),
         (protocol.INPUT_TAKEN, 0, b"\1"),
-        (protocol.HERE + 1, 1, b""),
+        (protocol.TO_DRIVER + 1, 1, b""),
     ],
 )
 def test_an_agent_that_sends_nonsense_is_given_up(kind: int, rank: int, payload: bytes) -> None:

@@ -62,13 +62,22 @@ TEST_F(ArrivalWatchTest, AsksAgainAndAgainWhileDataIsAwaited) {
 }
 
 TEST_F(ArrivalWatchTest, AsksNothingAboutDataThatComesSoon) {
-  for (int i = 0; i < 20; ++i) {
+  int soon = 0;
+  for (int i = 0; i < 500 && soon < 20; ++i) {
+    const int before = requests;
+    const auto began = Clock::now();
     await();
     run_for(kSilence / 40);
+    // On a busy machine a turn may take so long that data has not come soon.
+    if (Clock::now() - began >= kSilence / 16) continue;
+    EXPECT_EQ(requests, before);
+    ++soon;
   }
+  EXPECT_EQ(soon, 20);
   is_waiting = false;
+  const int before = requests;
   run_for(kSilence);
-  EXPECT_EQ(requests, 0);
+  EXPECT_EQ(requests, before);
 }
 
 TEST_F(ArrivalWatchTest, ReportsAChannelOnWhichNothingCameThoughThePeerAnswers) {

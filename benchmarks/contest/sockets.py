@@ -28,7 +28,7 @@ Step = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Costs:
-    """What work in shared memory costs a rank, in nanoseconds.
+    """The costs of work in shared memory to a rank, in nanoseconds.
 
     near_line, far_line: until a written line has come to another processor, under the same cache or
         another one (perseusrun --core-distances).
@@ -250,7 +250,7 @@ def _others(ranks: Sequence[int], rank: int) -> list[int]:
 
 
 def _flat(host: Host, ranks: Sequence[int], size: int, done: Step) -> Step:
-    """What choose_allreduce takes where all ranks are equally far apart."""
+    """The form that choose_allreduce takes where all ranks are equally far apart."""
     if len(ranks) == 1:
         return done
     if size <= _LATENCY_BYTES and len(ranks) > _MOST_RANKS_AT_ONCE:

@@ -182,7 +182,7 @@ void Negotiator::begin_round() {
   ballot_.clear();
   ballot_.time = time_of_ballot_ = host_.time();
   ballot_.launches_ended = launches_in_ballot_ = launches_ended_;
-  // What all ranks have heard of needs no more bytes.
+  // A number that all ranks have heard of needs no more bytes.
   if (const uint64_t number = host_.announcement(); number > announced_) ballot_.announced = number;
   if (joined_) {
     ballot_.all_joined = true;

@@ -44,7 +44,7 @@ Processors automatic_choice(const std::vector<AddressCard>& cards, int rank) {
   return share == own.processors ? Processors() : share;
 }
 
-// What the engine's thread of a rank is to be bound to, if anything.
+// The processors that the engine's thread of a rank is to be bound to, if any.
 Processors wanted_processors(const std::vector<AddressCard>& cards, const Topology& topology,
                              int rank) {
   const ThreadAffinity affinity = affinity_of(cards[rank]);

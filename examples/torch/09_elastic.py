@@ -56,7 +56,7 @@ def main() -> None:
         print(f"{hvd.size()} ranks at the end: test accuracy {100 * accuracy:.1f} %")
         print(f"images in each epoch: {state.seen}")
     require_equal_parameters(model)
-    # What an epoch leaves over is the first of the next one.
+    # The images that an epoch leaves over are the first of the next one.
     every = len(images) * arguments.epochs
     require(every - hvd.size() < sum(state.seen) <= every, "images were lost or seen twice")
     require(accuracy >= arguments.wanted_accuracy, "the test accuracy is too low")

@@ -136,7 +136,7 @@ def command_line(args: Any) -> list[str]:
 def parse_args() -> HorovodArgs:
     """Reads this program's arguments as those of horovodrun; ends it if they are none.
 
-    What a configuration file says is not among the attributes; it is read when the job starts.
+    A configuration file's values are not among the attributes; it is read when the job starts.
     """
     parser = argparse.ArgumentParser(prog="horovodrun", allow_abbrev=False)
     parser.add_argument("-v", "--version", action="version", version=HOROVOD_VERSION)

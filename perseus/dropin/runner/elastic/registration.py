@@ -1,4 +1,4 @@
-"""What the workers of an ElasticDriver have reported, in Horovod's words."""
+"""The reports of the workers of an ElasticDriver, in Horovod's words."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class WorkerNotificationManager:
     ) -> None:
         """Starts a service, and tells a RendezvousServer where it is. Later calls do nothing.
 
-        All that is not given comes from the variables that Horovod's launcher sets. Without an address
-        there is nobody to tell, and no service.
+        All that is not given comes from the variables that Horovod's launcher sets. Without an
+        address there is nobody to tell, and no service.
         """
         address = rendezvous_addr or os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
         with self._lock:

@@ -233,13 +233,12 @@ import perseus.mxnet.horovod as hvd
 from perseus.common.exceptions import HorovodInternalError
 
 hvd.init()
-hvd.allreduce(mx.nd.ones((3,))).wait_to_read()
-if hvd.rank() == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
 began = time.monotonic()
-array = hvd.allreduce(mx.nd.ones((3,)))
 try:
-    (array + 1).wait_to_read()
+    for _ in range(2):  # rank 1 may have the first result before the others have it
+        (hvd.allreduce(mx.nd.ones((3,))) + 1).wait_to_read()
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 except HorovodInternalError as error:
     assert isinstance(error, mx.MXNetError)
     assert "rank 1" in str(error), error

@@ -44,6 +44,8 @@ TRAINS = """
 import os, sys, time, torch
 import torch.distributed as dist
 import perseus.torch.horovod as hvd
+while len(sys.argv) > 3 and not os.path.exists(sys.argv[3]):
+    time.sleep(0.01)
 began = time.monotonic()
 if sys.argv[1] == "backend":
     dist.init_process_group("perseus")
@@ -206,14 +208,15 @@ def torchrun(master_port: int, *arguments: str, nodes: int, restarts: int = 0) -
 
 #: Writes a wrong port wherever rank 0 may have left the right one, again and again.
 LIAR = """
-import datetime, sys, time
+import datetime, pathlib, sys, time
 import torch.distributed as dist
-master, wrong = sys.argv[1:]
+master, wrong, has_lied = sys.argv[1:]
 store = dist.TCPStore("127.0.0.1", int(master), is_master=False, wait_for_workers=False,
                       timeout=datetime.timedelta(seconds=60))
 while True:
     for generation in range(2):
         store.set(f"perseus/meeting/none/0/{generation}", wrong)
+    pathlib.Path(has_lied).touch()
     time.sleep(0.01)
 """
 
@@ -241,12 +244,17 @@ def test_ranks_of_a_standalone_torchrun_meet_again_after_a_restart(
     assert said.count("met in") == 4
 
 
-def test_a_store_that_lies_costs_some_seconds_and_no_more(master_port: int, script: str) -> None:
+def test_a_store_that_lies_costs_some_seconds_and_no_more(
+    master_port: int, script: str, tmp_path: Path
+) -> None:
+    has_lied = str(tmp_path / "has_lied")
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         wrong = silent.getsockname()[1]
-        liar = subprocess.Popen([sys.executable, "-c", LIAR, str(master_port), str(wrong)])
+        liar = subprocess.Popen(
+            [sys.executable, "-c", LIAR, str(master_port), str(wrong), has_lied]
+        )
         try:
-            said = torchrun(master_port, script, "horovod", "0", nodes=2)
+            said = torchrun(master_port, script, "horovod", "0", has_lied, nodes=2)
         finally:
             liar.kill()
             liar.wait()

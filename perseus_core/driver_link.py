@@ -80,6 +80,8 @@ class DriverLink:
         self._listeners: list[Listener] = []
         self._changes: list[Change] = []  # that no listener has heard of, since there was none
         self.world: World | None = None  # the last one
+        #: How many commits this process's state has seen. Who has seen most gives it to the others.
+        self.commits = 0
         self._latest = 0  # the number of the last change that has been heard of
         threading.Thread(target=self._read, name="perseus driver link", daemon=True).start()
 
@@ -92,7 +94,7 @@ class DriverLink:
         Raises RemovedError if the job has no place for this process; AbortedError if the driver has
         ended.
         """
-        self._tell(says="ready", failure=failure)
+        self._tell(says="ready", failure=failure, commits=self.commits)
         while True:
             try:
                 # With a time-out, so that handlers of signals run meanwhile.

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from perseus_core import _engine, callbacks, driver_link, names
 from perseus_core.arguments import whole_number
+from perseus_core.constants import WORLD
 from perseus_core.errors import HorovodInternalError
+from perseus_core.planned_place import PlannedPlace, planned_place
 
 __all__ = [
     "add_process_set",
@@ -77,6 +79,10 @@ find_place: Callable[[list[int] | None], contextlib.AbstractContextManager[Place
 # The ranks that init was given, to notice a later call with others.
 _world: list[int] | None = None
 
+# The place of a process that has called plan_to_join, and has not joined yet.
+_planned: PlannedPlace | None = None
+_may_plan = True
+
 
 def init(ranks: Sequence[int] | None = None) -> None:
     """Joins the other processes of the job; blocks until all have joined.
@@ -91,7 +97,7 @@ def init(ranks: Sequence[int] | None = None) -> None:
     setting, and in a process that a rank has started while it was in the job: it would take the
     rank's place. Raises UnreachableError or TimedOutError if the other processes cannot be reached.
     """
-    global _world
+    global _world, _planned, _may_plan
     asked = None if ranks is None else [whole_number("a rank of the world", r) for r in ranks]
     if _engine.is_initialized():
         if asked is not None and asked != launched_ranks():
@@ -101,6 +107,7 @@ def init(ranks: Sequence[int] | None = None) -> None:
                 stacklevel=2,
             )
         return
+    _planned, _may_plan = None, False
     if (driver := driver_link.link()) is not None:
         _join_next_world(driver, asked)
     else:
@@ -110,6 +117,27 @@ def init(ranks: Sequence[int] | None = None) -> None:
     _world = asked
     names.restart()
     _at_exit()
+
+
+def plan_to_join() -> bool:
+    """Takes the place that the launcher has planned, where init would keep other ranks waiting.
+
+    That is so in a process which joins an elastic job that trains already, in the background, the
+    first time. Until init joins, ranks and sizes are the planned ones, operations raise
+    NotInitializedError, and shutdown gives the place up. Returns False, and does nothing, in all
+    other processes.
+    """
+    global _planned, _may_plan
+    if not _may_plan or _engine.is_initialized():
+        return _planned is not None
+    _may_plan = False
+    _planned = planned_place()
+    return _planned is not None
+
+
+def is_planned() -> bool:
+    """Returns whether this process has a planned place and has not joined yet."""
+    return _planned is not None and _planned.process == os.getpid()
 
 
 def _join_given_world(asked: list[int] | None) -> None:
@@ -159,13 +187,15 @@ def shutdown() -> None:
     fail with AbortedError, on the other ranks as well. Does nothing when not initialized. init may
     be called again.
     """
+    global _planned
+    _planned = None
     _engine.shutdown()
     _note_holder()
 
 
 def is_initialized() -> bool:
     """Returns whether the process is in a job: between init and shutdown."""
-    return _engine.is_initialized()
+    return _engine.is_initialized() or is_planned()
 
 
 def rank() -> int:
@@ -268,21 +298,29 @@ def remove_process_set(process_set: int) -> None:
 
 def process_set_rank(process_set: int) -> int:
     """Returns this process's rank in the set; -1 if it is not a member or there is no such set."""
+    if _planned is not None and process_set == WORLD:
+        return _planned.rank
     return _engine.process_set_rank(whole_number("process_set", process_set))
 
 
 def process_set_size(process_set: int) -> int:
     """Returns the number of ranks in the set; -1 if there is no such set."""
+    if _planned is not None and process_set == WORLD:
+        return _planned.size
     return _engine.process_set_size(whole_number("process_set", process_set))
 
 
 def process_set_ranks(process_set: int) -> list[int]:
     """Returns the set's ranks, ascending; raises ValueError if there is no such set."""
+    if _planned is not None and process_set == WORLD:
+        return list(range(_planned.size))
     return _engine.process_set_ranks(whole_number("process_set", process_set))
 
 
 def process_sets() -> dict[int, list[int]]:
     """Returns the ranks of every set that exists, by id."""
+    if _planned is not None:
+        return {WORLD: process_set_ranks(WORLD)}
     return {number: _engine.process_set_ranks(number) for number in _engine.process_sets()}
 
 
@@ -290,6 +328,8 @@ def _known(query: Callable[[], int]) -> int:
     value = query()
     if value < 0 and os.getpid() != _places_of:
         value = _places.get(query, -1)
+    if value < 0 and _planned is not None:
+        value = getattr(_planned, query.__name__)
     if value < 0:
         raise ValueError(NOT_INITIALIZED)
     return value

@@ -26,6 +26,8 @@ class Process {
   // The request's generation is not looked at.
   Status init(WorldRequest request);
   Status shutdown(const std::string& why);
+  // True once init has been called.
+  bool has_tried_to_join() const { return calls_ != 0; }
 
   Names names;
   Handles handles;
@@ -50,8 +52,8 @@ class Process {
   std::mutex lifecycle_;  // one init or shutdown at a time
   mutable std::mutex engine_mutex_;
   std::shared_ptr<Engine> engine_;
-  int calls_ = 0;       // of init
-  int generation_ = 0;  // those of them that went by the environment
+  std::atomic<int> calls_{0};  // of init
+  int generation_ = 0;         // those of them that went by the environment
 };
 
 }  // namespace perseus

@@ -14,7 +14,7 @@ from perseus.common.communicators import is_communicator
 from perseus.common.communicators import launched_ranks as launched_ranks_of
 from perseus.common.process_sets import ProcessSet
 from perseus.common.threads import share_processors
-from perseus_core.process import launched_ranks, mpi_thread_level
+from perseus_core.process import launched_ranks, mpi_thread_level, plan_to_join
 
 _MPI_THREAD_MULTIPLE = 3
 
@@ -33,6 +33,10 @@ class Basics:
         self, comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None
     ) -> None:
         """Joins the other processes of the job.
+
+        A process that joins an elastic job which trains already only takes the place that is
+        planned for it, unless it asks for process sets. It joins with the training function of
+        `elastic.run`, so that the others need not wait for it before.
 
         A second call does nothing, and warns if its arguments differ from those of the first. If a
         process set is refused, the process leaves the job again, so that init can be called once
@@ -64,7 +68,8 @@ class Basics:
             return
         if dynamic:
             os.environ["PERSEUS_DYNAMIC_PROCESS_SETS"] = "1"
-        perseus_core.init(ranks)
+        if ranks is not None or fixed or not plan_to_join():
+            perseus_core.init(ranks)
         sets.forget()
         try:
             refused = sets.setup(fixed, comm)

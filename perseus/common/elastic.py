@@ -19,6 +19,7 @@ import numpy as np
 import perseus_core
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from perseus_core import driver_link
+from perseus_core.process import is_planned
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
 
@@ -97,6 +98,14 @@ class State(ABC):
         self._last_updated_timestamp = last
         if last > before:
             raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
+
+    @property
+    def commits(self) -> int:
+        """How many commits the present values have seen, by this rank and those it has them from.
+
+        It is 0 before the first sync or commit.
+        """
+        return self._commits
 
     def needs_sync(self) -> bool:
         """Returns whether a rank of this new world lacks what the others have. All must call it.
@@ -177,6 +186,11 @@ def _ranks() -> int:
     return perseus_core.size() if perseus_core.is_initialized() else 0
 
 
+def _place() -> tuple[int, ...]:
+    core = perseus_core
+    return (core.rank(), core.size(), core.local_rank(), core.local_size(), core.cross_rank())
+
+
 def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     """Returns `func(state, ...)` in a loop that restarts it whenever ranks are lost or join.
 
@@ -221,13 +235,19 @@ def _run(
     kwargs: dict[str, Any],
 ) -> Any:
     """Does what run_fn says."""
-    is_new_world = skips_sync = False
+    # Reset callbacks also run if a rank that joins gets another place than the planned one.
+    planned = _place() if is_planned() else None
+    is_new_world, skips_sync = planned is not None, False
     losses_left = _ranks()
     while True:
         try:
             if is_new_world:
+                if driver is not None:
+                    driver.commits = state.commits
                 reset()
-                state.on_reset()
+                if planned is None or planned != _place():
+                    state.on_reset()
+                planned = None
             if driver is None:
                 if not skips_sync:
                     state.sync()

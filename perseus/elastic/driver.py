@@ -115,11 +115,12 @@ class Driver:
         self.table.update(hosts)
         self._update()
 
-    def ready(self, number: int, failure: str = "") -> None:
+    def ready(self, number: int, failure: str = "", commits: int = 0) -> None:
         """A worker is in init and asks for a world.
 
         Args:
           failure: why its last meeting has failed, if it has.
+          commits: how many its state has seen.
         """
         worker = self.workers[number]
         if not worker.is_alive or self.is_over:
@@ -127,6 +128,7 @@ class Driver:
         if worker.state is State.MEMBER and not failure:
             self._failed_meetings = 0
         worker.state = State.WAITING
+        worker.commits = commits
         if failure:
             self._failed_meetings += 1
             self._last_failure = failure

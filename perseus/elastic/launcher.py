@@ -161,8 +161,8 @@ class ElasticLauncher(Launcher):
 
     def _take_message(self, number: int, message: bytes) -> None:
         match messages.parse(message):
-            case messages.Ready(failure):
-                self._driver.ready(number, failure)
+            case messages.Ready(failure, commits):
+                self._driver.ready(number, failure, commits)
             case messages.Begun():
                 self._driver.began_function(number)
             case messages.Finished():
@@ -228,6 +228,7 @@ class ElasticLauncher(Launcher):
         description["has_driver"] = True
         description["local_size"] = max(slot.local_size for slot in slots.values())
         description["environment"]["PERSEUS_ELASTIC_JOIN"] = self._options.join
+        description["environment"]["PERSEUS_ELASTIC_MEETING"] = str(self._driver.meeting)
         description["ranks"] = [
             {"rank": number, "environment": rank_environment(slot)}
             for number, slot in slots.items()

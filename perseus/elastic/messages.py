@@ -1,8 +1,8 @@
 """The words between the driver of an elastic job and its workers, each a JSON object.
 
-A worker says `ready` (and why its last meeting failed) each time that it wants a world, and is told
-`world` or `refusal`. It says `begun` and `finished` of its training function. It is told `change`
-when the next world will be another one.
+A worker says `ready` (how many commits its state has seen, and why its last meeting failed) each
+time that it wants a world, and is told `world` or `refusal`. It says `begun` and `finished` of its
+training function. It is told `change` when the next world will be another one.
 
 perseus_core.driver_link has the worker's end, and a test holds the two against each other.
 """
@@ -22,6 +22,7 @@ __all__ = ["Begun", "Finished", "Ready", "change_message", "parse", "refusal", "
 @dataclass(frozen=True)
 class Ready:
     failure: str  # of its last meeting; "" if that has not failed
+    commits: int  # that its state has seen
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def parse(message: bytes) -> Ready | Begun | Finished | None:
     except ValueError:
         return None
     match said:
-        case {"says": "ready", "failure": str(failure)}:
-            return Ready(failure)
+        case {"says": "ready", "failure": str(failure), "commits": int(commits)}:
+            return Ready(failure, commits)
         case {"says": "begun"}:
             return Begun()
         case {"says": "finished"}:

@@ -28,6 +28,7 @@ class Worker:
     rank: int | None = None  # in the last world that it was in
     is_in_function: bool = False  # whether its training function has begun, and not returned
     meeting: int = 0  # of the last world that it was in
+    commits: int = 0  # that its state had seen when it last asked for a world
     is_leaving: bool = False  # whether the job has no place for it any more
     is_told_to_end: bool = False  # whether it has been killed, or refused a world
 
@@ -76,18 +77,19 @@ class Workers:
 def rank_order(workers: Iterable[Worker], hosts: Sequence[str]) -> list[Worker]:
     """Returns the workers in the order of their ranks in the next world.
 
-    Those of a host stand together. Rank 0 has been in a world before if anyone has: it gives its
-    state to the new ones. `hosts` are in the order in which new ones are to be used.
+    Those of a host stand together. Rank 0 has been in a world before if anyone has, and of those it
+    has the most commits: it gives its state to those who have less. `hosts` are in the order in
+    which new ones are to be used.
     """
     newest = len(hosts)
     place_of = {host: index for index, host in enumerate(hosts)}
 
-    def seniority(worker: Worker) -> tuple[bool, int, int]:
-        return (not worker.is_old, worker.rank or 0, worker.place[1])
+    def seniority(worker: Worker) -> tuple[bool, int, int, int]:
+        return (not worker.is_old, -worker.commits, worker.rank or 0, worker.place[1])
 
     ordered = sorted(
         workers,
-        key=lambda worker: (*seniority(worker)[:2], place_of.get(worker.place[0], newest)),
+        key=lambda worker: (*seniority(worker)[:3], place_of.get(worker.place[0], newest)),
     )
     first_of_host: dict[str, int] = {}
     for index, worker in enumerate(ordered):

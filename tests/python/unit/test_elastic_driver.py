@@ -57,9 +57,9 @@ class Job:
     def hosts(self, **slots: int) -> None:
         self.driver.hosts_found([Host(name, count) for name, count in slots.items()])
 
-    def ready(self, *numbers: int, failure: str = "") -> None:
+    def ready(self, *numbers: int, failure: str = "", commits: int = 0) -> None:
         for number in numbers:
-            self.driver.ready(number, failure)
+            self.driver.ready(number, failure, commits)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -336,3 +336,20 @@ def test_a_joiner_that_fails_before_it_joins_disturbs_nobody(job: MakeJob) -> No
     one.ready(2)
     one.ready(0)
     assert one.world == [0, 2]
+
+
+def test_rank_0_is_a_survivor_with_the_most_commits(job: MakeJob) -> None:
+    one = running(job(4, blacklist_by="slot"), a=2, b=2)
+    one.driver.ended(0, "was killed")
+    one.ready(1, commits=6)
+    one.ready(2, commits=6)
+    one.ready(3, commits=7)
+    assert one.world == [3, 2, 1]  # those of a host stand together
+
+
+def test_commits_do_not_make_a_new_worker_rank_0(job: MakeJob) -> None:
+    one = running(job(1), a=1)
+    one.hosts(a=1, b=1)
+    one.ready(1, commits=9)  # of another job, such as from a checkpoint
+    one.ready(0, commits=2)
+    assert one.world == [0, 1]

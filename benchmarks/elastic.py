@@ -1,188 +1,117 @@
-"""Ranks that are killed and come back: how long training stands still, beside torchrun.
+"""Ranks that are killed and come back: how long training stands still, beside the peers.
 
-python benchmarks/elastic.py [--kills 10] [--ranks 4]
+python benchmarks/elastic.py [--kills 10] [--ranks 4] [--contenders perseus torchft ...]
 
-In a job of Perseus, a rank is killed again and again (kill -9). Two times count. From the kill
-until each survivor has done its next step: no process is started again. And how long the steps of
-the others take longer when a new rank joins in its place, however long that one takes to start.
+A rank is killed again and again (kill -9), and another takes its place. Two times count:
+  recovery  from the kill until each survivor has done its next step
+  pause     by how much a step of the survivors takes longer when the new rank joins
 
-Under torchrun, with Gloo, DDP and a checkpoint after each step, all ranks start again after a kill:
-the time counts until all have done a step. The two jobs take turns.
+The contenders take turns of five kills: Perseus; Horovod's elastic jobs over Gloo, and torchft,
+both of which `make peers` installs; and torchrun with Gloo, DDP and a checkpoint after each step,
+where all ranks start again after a kill, so that there is no pause besides.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
-import os
-import random
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from contest import ending
-from contest.arguments import at_least
+from contest.arguments import Different, at_least
+from contest.elastic_jobs import CALM_SECONDS, CONTENDERS, Contender, Job, running
+from contest.progress import progress
 
-WORKS = Path(__file__).parent / "contest/works"
-#: Seconds of training between a kill and what came before it.
-CALM = 1.0
-EVENT_SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Step:
-    moment: float  # seconds of time.monotonic, which all processes of a host share
-    size: int
-
-
-@dataclass
-class Job:
-    """A job whose ranks write each step that they have done into a file of their own."""
-
-    folder: Path
-    command: list[str]
-    process: subprocess.Popen[bytes] = field(init=False)
-
-    def start(self) -> None:
-        environment = {**os.environ, "STEPS_FOLDER": str(self.folder), "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            self.command,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait()
-
-    def steps(self) -> dict[int, list[Step]]:
-        """Returns the steps of each process that lives, by its number."""
-        found = {}
-        for file in self.folder.glob("*.steps"):
-            pid = int(file.stem)
-            if not Path(f"/proc/{pid}").exists():
-                continue
-            lines = file.read_text().split("\n")[:-1]
-            found[pid] = [Step(float(a), int(b)) for a, b in map(str.split, lines)]
-        return found
-
-    def wait_for(self, size: int, since: float, ranks: int) -> dict[int, Step]:
-        """Returns the first step after `since`, in a world of this size, of so many processes."""
-        deadline = time.monotonic() + EVENT_SECONDS
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                sys.exit(f"the job has ended: {' '.join(self.command)}")
-            first = {}
-            for pid, steps in self.steps().items():
-                after = [s for s in steps[-2000:] if s.moment > since and s.size == size]
-                if after:
-                    first[pid] = after[0]
-            if len(first) >= ranks:
-                return first
-            time.sleep(0.02)
-        sys.exit(f"no {ranks} ranks have done a step in {EVENT_SECONDS:.0f} s")
-
-    def kill_one(self) -> float:
-        """Kills a rank that has done a step lately; returns when."""
-        now = time.monotonic()
-        last = {pid: steps[-1].moment for pid, steps in self.steps().items() if steps}
-        live = [pid for pid, moment in last.items() if now - moment < CALM]
-        os.kill(random.choice(live), signal.SIGKILL)
-        return now
-
-
-def perseus(folder: Path, ranks: int) -> Job:
-    launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks), "--min-np", "1"]
-    launcher += ["--max-np", str(ranks), "--blacklist-by", "slot"]
-    launcher += ["--blacklist-cooldown-range", "1", "1"]
-    return Job(folder, [*launcher, sys.executable, str(WORKS / "elastic_training.py")])
-
-
-def torchrun(folder: Path, ranks: int) -> Job:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += ["--nproc-per-node", str(ranks), "--max-restarts", "1000"]
-    return Job(folder, [*launcher, str(WORKS / "restarted_training.py")])
-
-
-@contextlib.contextmanager
-def running(job: Job) -> Iterator[Job]:
-    job.folder.mkdir()
-    job.start()
-    try:
-        yield job
-    finally:
-        job.stop()
+KILLS_IN_A_TURN = 5
 
 
 def one_kill(job: Job, ranks: int) -> tuple[float, float]:
-    """Returns the seconds until the survivors' next step, and by how many a joiner delays them."""
-    begun = max(step.moment for step in job.wait_for(ranks, 0, ranks).values())
-    time.sleep(CALM)
+    """Returns the seconds of a recovery and of the pause after it."""
+    began = max(step.moment for step in job.wait_for(ranks, 0, ranks).values())
+    time.sleep(CALM_SECONDS)
     before = job.steps()
     killed = job.kill_one()
     survivors = job.wait_for(ranks - 1, killed, ranks - 1)
     recovery = max(step.moment for step in survivors.values()) - killed
-    joined = job.wait_for(ranks, killed, ranks)
+    job.wait_for(ranks, killed, ranks)
     pauses = []
-    for pid in survivors:
-        steps = job.steps()[pid]
-        first = next(i for i, s in enumerate(steps) if s is not None and s == joined[pid])
-        pauses.append(steps[first].moment - steps[first - 1].moment)
+    for pid, steps in job.steps().items():
+        if pid in survivors:
+            later = (pair for pair in itertools.pairwise(steps) if pair[0].moment > killed)
+            pauses += [
+                b.moment - a.moment for a, b in later if (a.size, b.size) == (ranks - 1, ranks)
+            ]
     usual = [
-        after.moment - earlier.moment
+        b.moment - a.moment
         for steps in before.values()
-        for earlier, after in itertools.pairwise(steps)
-        if earlier.moment > begun
+        for a, b in itertools.pairwise(steps)
+        if a.moment > began
     ]
-    return recovery, max(pauses) - statistics.median(usual)
+    return recovery, max(0.0, max(pauses) - statistics.median(usual))
 
 
 def one_restart(job: Job, ranks: int) -> float:
+    """Returns the seconds of a recovery."""
     job.wait_for(ranks, 0, ranks)
-    time.sleep(CALM)
+    time.sleep(CALM_SECONDS)
     killed = job.kill_one()
-    return max(step.moment for step in job.wait_for(ranks, killed + CALM, ranks).values()) - killed
+    return max(step.moment for step in job.wait_for(ranks, killed + 0.2, ranks).values()) - killed
 
 
-def described(what: str, seconds: list[float]) -> str:
-    return (
-        f"{what:42} median {statistics.median(seconds):6.2f} s, "
-        f"{min(seconds):.2f} to {max(seconds):.2f} ({len(seconds)} times)"
-    )
+def turn(
+    contender: Contender, folder: Path, ranks: int, kills: int
+) -> tuple[list[float], list[float]]:
+    """Returns the recoveries and pauses of a job."""
+    with running(contender.make(folder, ranks)) as job:
+        if contender.restarts:
+            return [one_restart(job, ranks) for _ in range(kills)], []
+        recoveries, pauses = zip(*(one_kill(job, ranks) for _ in range(kills)), strict=True)
+        return list(recoveries), list(pauses)
+
+
+def described(seconds: list[float]) -> str:
+    if not seconds:
+        return f"{'-':>24}"
+    return f"{statistics.median(seconds):8.3f}  ({min(seconds):.3f} to {max(seconds):.3f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=at_least(1), default=10)
     parser.add_argument("--ranks", type=at_least(2), default=4)
+    parser.add_argument(
+        "--contenders",
+        nargs="+",
+        action=Different,
+        choices=list(CONTENDERS),
+        default=list(CONTENDERS),
+    )
     args = parser.parse_args()
-    kills = args.kills
-    recoveries, pauses, restarts = [], [], []
+    names = []
+    for name in args.contenders:
+        if why := CONTENDERS[name].unavailable():
+            print(f"{name} is left out: it {why}")
+        else:
+            names.append(name)
+    recoveries: dict[str, list[float]] = {name: [] for name in names}
+    pauses: dict[str, list[float]] = {name: [] for name in names}
+    turns = [(first, name) for first in range(0, args.kills, KILLS_IN_A_TURN) for name in names]
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(0, kills, 5):
-            few = min(5, kills - number)
-            with running(perseus(Path(folder) / f"perseus{number}", args.ranks)) as job:
-                for _ in range(few):
-                    recovery, pause = one_kill(job, args.ranks)
-                    recoveries.append(recovery)
-                    pauses.append(pause)
-            with running(torchrun(Path(folder) / f"torchrun{number}", args.ranks)) as job:
-                restarts += [one_restart(job, args.ranks) for _ in range(few)]
-    print(described("perseus: from a kill to the next step", recoveries))
-    print(described("perseus: a joiner delays the others by", pauses))
-    print(described("torchrun: from a kill to the next step", restarts))
-    ratio = statistics.median(restarts) / statistics.median(recoveries)
-    print(f"torchrun / perseus: {ratio:.0f}")
+        for first, name in progress(turns, "turns"):
+            few = min(KILLS_IN_A_TURN, args.kills - first)
+            taken = turn(CONTENDERS[name], Path(folder) / f"{name}{first}", args.ranks, few)
+            recoveries[name] += taken[0]
+            pauses[name] += taken[1]
+    print(f"{args.ranks} ranks, {args.kills} kills; seconds, median (least to most)")
+    for name in names:
+        print(f"{name:10} recovery {described(recoveries[name])}  pause {described(pauses[name])}")
+    if "perseus" in names:
+        ours = statistics.median(recoveries["perseus"])
+        for name in names[1:]:
+            print(f"recovery, {name} / perseus: {statistics.median(recoveries[name]) / ours:.1f}")
 
 
 if __name__ == "__main__":

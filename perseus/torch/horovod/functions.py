@@ -64,8 +64,21 @@ def broadcast_optimizer_state(
     Horovod, if this rank has no state, parameters without a gradient have zeros as their gradient
     afterwards; if `model` is given, those of its sparse embeddings are sparse.
     """
-    set_number = set_id(process_set)
     had_state = bool(getattr(optimizer, "state", None))
+    replace_optimizer_state(optimizer, root_rank, process_set)
+    if not had_state:
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        _add_gradients(params, _with_sparse_gradients(optimizer, model))
+
+
+@eager
+def replace_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Does the same, but leaves gradients alone."""
+    set_number = set_id(process_set)
     tensors: list[torch.Tensor] = []
     outline = None
     with refusals.refusing(OperationKind.BROADCAST, "broadcast", None, set_number):
@@ -94,8 +107,6 @@ def broadcast_optimizer_state(
                 optimizer.state[param] = _filled(state, tensors, param.device)
     named = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
-    if not had_state:
-        _add_gradients(params, _with_sparse_gradients(optimizer, model))
 
 
 @eager

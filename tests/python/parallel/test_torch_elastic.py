@@ -311,3 +311,19 @@ def test_learning_rate_schedulers_have_a_handler() -> None:
     scheduler.step()
     state.restore()
     assert (scheduler.last_epoch, optimizer.param_groups[0]["lr"]) == (1, 0.5)
+
+
+def test_sync_gives_a_new_rank_the_optimizers_state_and_no_gradients() -> None:
+    """With zeros, weight decay would change parameters there that no loss depends on elsewhere."""
+    model = model_of(hvd.rank())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + hvd.rank(), momentum=0.9)
+    if hvd.rank() == 0:
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    hvd.elastic.TorchState(model=model, optimizer=optimizer).sync()
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    momentum = optimizer.state[model.weight]["momentum_buffer"]
+    assert momentum.tolist() == [[1.0] * 4] * 2
+    assert model.weight.grad is None
+    assert model.bias.grad is None

@@ -17,8 +17,8 @@ from perseus.torch.horovod.async_completion import wait_for_all
 from perseus.torch.horovod.elastic.saved_copy import SavedCopy
 from perseus.torch.horovod.functions import (
     broadcast_object,
-    broadcast_optimizer_state,
     broadcast_parameters,
+    replace_optimizer_state,
 )
 
 __all__ = [
@@ -71,7 +71,7 @@ class OptimizerStateHandler(_StateDictHandler[torch.optim.Optimizer]):
         super().__init__(optimizer)
 
     def sync(self) -> None:
-        broadcast_optimizer_state(self.value, root_rank=0)
+        replace_optimizer_state(self.value, root_rank=0)
 
 
 class ObjectStateHandler(_StateDictHandler[_HasStateDict]):

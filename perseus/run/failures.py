@@ -137,7 +137,11 @@ class Failures:
             news
             and self._worlds.counts(rank, news)
             and self._outcomes.blame(
-                rank, news.culprits, is_lost=news.is_lost, running=self.running
+                rank,
+                news.culprits,
+                is_lost=news.is_lost,
+                # Others that have just been started cannot know.
+                running=self._worlds.members_with(rank).intersection(self.running),
             )
         ):
             for culprit in news.culprits:

@@ -40,10 +40,13 @@ class RankOutcomes:
         """Records that `rank` cannot go on because of others; returns whether to end those.
 
         The culprits have left, or if `is_lost` they are dead, have been silent for too long, or
-        take no part. They are ended if the job goes on without them and all other running ranks
-        blame the same ones, too. If they disagree, hosts may be cut off from each other, and there
-        is no telling which side is right. Then the ranks that do not reach the rendezvous of the
-        survivors are left out there.
+        take no part. They are ended if the job goes on without them and all other running ranks of
+        their world blame the same ones, too. If they disagree, hosts may be cut off from each
+        other, and there is no telling which side is right. Then the ranks that do not reach the
+        rendezvous of the survivors are left out there.
+
+        Args:
+          running: those of the rank's world that run.
         """
         self._blames[rank] = blamed = frozenset(culprits)
         if not is_lost:

@@ -44,6 +44,11 @@ class Worlds:
             self._begun[member] = met
         return True
 
+    def members_with(self, rank: int) -> frozenset[int]:
+        """Returns the members of the latest world that a rank is in, by their numbers."""
+        world = self._begun.get(rank)
+        return frozenset(world.members if world is not None else ())
+
     def counts(self, rank: int, accusation: Accusation) -> bool:
         """Returns whether an engine has said this of members of its world."""
         world = self._begun.get(rank)

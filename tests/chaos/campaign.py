@@ -21,16 +21,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import faults
+import leftovers
 from faults import WELL, Expected, Job, Place, lost, short_or_well
 
 HERE = Path(__file__).parent
-MARK = "CHAOS_RUN"
 TAG = re.compile(r"\[(\d+)\]<std(out|err)>:(.*)", re.DOTALL)
 KILLED = re.compile(r"perseusrun: rank (\d+) on host \S+ was killed by (\w+)")
 EXITED = re.compile(r"perseusrun: rank (\d+) on host \S+ exited with code")
@@ -182,7 +182,7 @@ def carry_out(run: Run) -> None:
     chance = random.Random(f"{run.seed}/{run.number}/faults")
     victim = chance.randrange(run.ranks)
     lot, expected = run.story.lot(chance, victim) if run.story.lot else ({}, WELL)
-    before = _things_left()
+    before = leftovers.things()
     mark = f"{os.getpid()}-{run.number}"
     began = time.monotonic()
     watched = Watched(_start(run, mark, lot), run)
@@ -196,7 +196,7 @@ def carry_out(run: Run) -> None:
         watched.end()
     run.seconds = time.monotonic() - began
     watched.judge(expected)
-    _look_for_leftovers(run, mark, before)
+    run.problems += leftovers.found(mark, before)
 
 
 def _start(run: Run, mark: str, lot: dict[str, object]) -> subprocess.Popen[str]:
@@ -214,7 +214,7 @@ def _start(run: Run, mark: str, lot: dict[str, object]) -> subprocess.Popen[str]
         launcher = _with_own_shm(run.story.shm, launcher)
     environment = {
         **os.environ,
-        MARK: mark,
+        leftovers.MARK: mark,
         "PERSEUSRUN_RSH": f"{faults.NETLAB} rsh",
         "CHAOS_LOT": json.dumps(lot),
         "PERSEUS_PEER_TIMEOUT": str(faults.PEER_TIMEOUT),
@@ -391,61 +391,6 @@ class Watched:
                     if said["what"] in ("started", "ready"):
                         self._pids[int(said["rank"])] = said["pid"]
         return True
-
-
-def _things_left() -> set[str]:
-    """Returns names in /dev/shm, and Perseus's sockets except those of other jobs."""
-    left = set(os.listdir("/dev/shm"))
-    sockets = {}
-    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
-        fields = line.split(None, 7)
-        if len(fields) == 8 and fields[7].startswith("@perseus"):
-            sockets[f"socket:[{fields[6]}]"] = fields[7]
-    others = _of_other_jobs(sockets)
-    return left | {name for inode, name in sockets.items() if inode not in others}
-
-
-def _of_other_jobs(sockets: Collection[str]) -> set[str]:
-    """Returns those that are held by a process outside this campaign."""
-    found: set[str] = set()
-    for pid in _processes() if sockets else ():
-        with suppress(OSError):
-            if f"{MARK}={os.getpid()}-".encode() not in _environment_of(pid):
-                found |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-    return found.intersection(sockets)
-
-
-def _look_for_leftovers(run: Run, mark: str, before: set[str]) -> None:
-    deadline = time.monotonic() + 5
-    while processes := _processes_marked(mark):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    while things := _things_left() - before:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    for pid in processes:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    run.problems += [f"LEFT: {left}" for left in (processes, things) if left]
-
-
-def _processes_marked(mark: str) -> list[int]:
-    found = []
-    for pid in _processes():
-        with suppress(OSError):
-            if f"{MARK}={mark}\0".encode() in _environment_of(pid):
-                found.append(pid)
-    return found
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _environment_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
 
 
 def _lab() -> str:

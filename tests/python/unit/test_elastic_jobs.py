@@ -42,6 +42,7 @@ def happens(what):
         if how == "leaves": os._exit(0)
         if how == "raises": raise ZeroDivisionError("the script's own mistake")
         if how == "is killed": os.kill(os.getpid(), signal.SIGKILL)
+        if how == "is stopped": os.kill(os.getpid(), signal.SIGSTOP)
 
 core.init()
 state = ObjectState(broadcast, core.rank, step=0, value=0.0, seen={}, entered=0)
@@ -137,6 +138,15 @@ def test_a_rank_is_lost(job: Job, how: str) -> None:
     flags = ("-np", "3", "--min-np", "1", "--blacklist-by", "slot")
     result = job.run(*flags, hosts="localhost:3", EVENTS=f'{{"3": "1 {how}"}}')
     assert finished(result) == [(0, 2, 2), (1, 2, 2)]
+
+
+def test_a_rank_is_stopped_while_another_starts(job: Job) -> None:
+    # The new one, which cannot know that the stopped one says nothing, counts for nothing there.
+    flags = ("-np", "3", "--min-np", "1", "--blacklist-by", "slot")
+    events = '{"3": "localhost:3,127.0.0.1:1", "4": "1 is stopped"}'
+    result = job.run(*flags, hosts="localhost:3", EVENTS=events, PERSEUS_PEER_TIMEOUT="3")
+    assert finished(result) == [(0, 3, 2), (1, 3, 2), (2, 3, 2)]
+    assert "the others have given up on rank 1" in result.stderr
 
 
 def test_a_rank_is_lost_and_another_takes_its_slot_after_the_cooldown(job: Job) -> None:

@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from perseus.elastic.driver import NextWorld
 from perseus.elastic.host_table import Change
+from perseus.elastic.owner import NextWorld
 
 __all__ = ["Begun", "Finished", "Ready", "change_message", "parse", "refusal", "world_message"]
 

@@ -133,10 +133,14 @@ class Forming:
         self._form(waiting)
 
     def _trains_on(self) -> bool:
-        """Returns whether the last world trains on: none of its workers asks for another one."""
+        """Returns whether the last world trains on: none of its workers asks for another one.
+
+        Those that leave need none, and may ask after the others have met without them.
+        """
         alive = self._workers.alive()
+        concerned = [w for w in self._workers.staying() if w.is_old] or alive
         return any(w.state is State.MEMBER for w in alive) and not any(
-            w.state is State.WAITING and w.is_old for w in alive
+            w.state is State.WAITING and w.is_old for w in concerned
         )
 
     def _begin(self) -> None:

@@ -155,6 +155,23 @@ def test_a_host_that_is_gone_leaves_at_a_border(job: MakeJob) -> None:
     assert one.ends == []  # both were to end
 
 
+def test_those_that_stay_need_not_meet_again_when_one_that_leaves_comes_late(
+    job: MakeJob,
+) -> None:
+    one = running(job(2, timeout=60), a=1, b=1)
+    one.hosts(a=1)
+    one.ready(0)
+    assert one.world == [0]
+    one.ready(1)
+    assert one.refused == [1]
+    one.driver.ended(1, None)
+    one.wait(61)
+    assert one.killed == one.ends == []
+    one.hosts(a=1, c=1)
+    one.ready(2)
+    assert one.told[-1] == (0, Change.ADDED)
+
+
 @pytest.mark.parametrize(("by", "left"), [("host", [2, 3]), ("slot", [1, 2, 3])])
 def test_survivors_go_on_without_a_failed_host_or_slot(
     job: MakeJob, by: str, left: list[int]

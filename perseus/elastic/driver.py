@@ -25,6 +25,10 @@ from perseus.run.hosts import Host, Slot, slots_on
 __all__ = ["NEVER", "RESET_LIMIT", "Driver", "NextWorld", "Owner"]
 
 
+# So many hosts an error names.
+_MOST_NAMED = 20
+
+
 class Driver:
     """Not thread-safe: the owner locks.
 
@@ -53,6 +57,7 @@ class Driver:
         )
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
+        self._starts_none = False  # since the job is drained as a whole
         self._announced: set[int] = set()  # the workers of whom the members were told
 
     @property
@@ -118,6 +123,41 @@ class Driver:
         self._forming.note_ended()
         self._update()
 
+    def drain(self, host: str) -> list[Worker]:
+        """Has the workers of a host finish their step and leave; returns these.
+
+        The host is not used again unless discovery first finds it gone. Raises ValueError if the
+        job has no such host, or is over.
+        """
+        here = [worker for worker in self.workers.alive() if worker.place[0] == host]
+        known = [known.name for known in self.table.known]
+        if not here and host not in known:
+            raise ValueError(
+                f"the job has no host '{host}'; it has {', '.join(known[:_MOST_NAMED]) or 'none'}"
+                + (f", and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else "")
+            )
+        if self.is_over:
+            raise ValueError("the job is about to end")
+        self.table.drain(host)
+        return self._drain(here, f"host {host}")
+
+    def drain_worker(self, number: int) -> None:
+        """Has one worker, which asks for it, finish its step and leave; its slot stays unused."""
+        worker = self.workers[number]
+        if self.is_over or not worker.is_alive or worker.is_leaving:
+            return
+        self.table.drain_slot(*worker.place)
+        self._drain([worker], f"slot {worker.place[1]} of host {worker.place[0]}")
+
+    def drain_all(self) -> None:
+        """Has all workers finish their step and leave. The job ends then, for want of workers."""
+        if self.is_over or self._starts_none:
+            return
+        self._starts_none = True
+        self._drain(self.workers.alive(), "the job")
+        if not self.workers.alive():
+            self._end("it is drained before it has any workers")
+
     def planned(self) -> dict[int, Slot]:
         """Returns the ranks of the next world, by worker, if all come that are to stay."""
         hosts = [host.name for host in self.table.usable]
@@ -127,8 +167,8 @@ class Driver:
 
     def next_deadline(self) -> float:
         """Returns when `handle_deadlines` must be called again, by the clock; or NEVER."""
-        cooldown = self.table.next_deadline()
-        return min(self._forming.deadline, NEVER if cooldown is None else cooldown)
+        others = (self.table.next_deadline(), self.workers.next_to_leave())
+        return min([self._forming.deadline, *(moment for moment in others if moment is not None)])
 
     def handle_deadlines(self) -> None:
         now = self._clock()
@@ -136,6 +176,12 @@ class Driver:
         if cooldown is not None and now >= cooldown:
             self.table.refresh()
             self._update()
+        for worker in self.workers.slow_to_leave(now):
+            self._owner.say(
+                f"worker {worker.number} on host {worker.place[0]} has not come to the end of its "
+                f"step within {self._options.timeout} s since it was drained; killing it"
+            )
+            self._kill(worker, "it is drained, and has not left")
         if now >= self._forming.deadline:
             self._forming.time_out()
 
@@ -175,8 +221,23 @@ class Driver:
         until = "for the rest of the job" if seconds == NEVER else f"for {seconds:.0f} s"
         self._owner.say(f"{what} is not used {until}, since worker {worker.number} has failed")
 
+    def _drain(self, workers: Sequence[Worker], what: str) -> list[Worker]:
+        """Lets workers go at the end of their step; returns those that have not been already."""
+        leaving = [w for w in workers if w.state is not State.FINISHED and w.leave_by is None]
+        for worker in leaving:
+            worker.is_leaving = True
+            worker.leave_by = self._clock() + self._options.timeout
+        names = ", ".join(str(worker.number) for worker in leaving)
+        self._owner.say(
+            f"{what} is drained; workers that finish their step and leave: {names or 'none'}"
+        )
+        self._update()
+        return leaving
+
     def _places(self) -> list[Place]:
         """Returns the slots that the job uses, in order."""
+        if self._starts_none:
+            return []
         places = [
             (host.name, slot)
             for host in self.table.usable

@@ -97,6 +97,8 @@ class Forming:
             self._begin()
         staying = self._workers.staying()
         if self._workers and not any(w.is_old or self.meeting == 0 for w in staying):
+            if any(worker.leave_by is not None for worker in self._workers.alive()):
+                return  # those that are drained leave first
             return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
         most = _MOST_FAILED_MEETINGS * len(staying)
         if self._failed_meetings and self._failed_meetings >= most:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from perseus.run import cli
+
 #: Trains until there is a file `enough`. Each process notes the steps that it has completed.
 TRAINING = """
 import os, signal, subprocess, sys, time
@@ -132,9 +134,11 @@ class Job:
         lines = [line for line in self.stderr.splitlines() if f": worker {worker} on host" in line]
         return "\n".join(line for line in lines if "exited" in line or "was killed" in line)
 
-    def drain(self, host: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    def drain(self, host: str, job: int = 0) -> subprocess.CompletedProcess[str]:
+        # Other jobs of this user may run here, too.
+        which = str(job or self.process.pid)
         return subprocess.run(
-            [sys.executable, "-m", "perseus.run", "--drain", host, *flags],
+            [sys.executable, "-m", "perseus.run", "--drain", host, "--job", which],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -205,7 +209,7 @@ def test_a_host_is_drained_from_another_shell(job: Job) -> None:
 
 def test_rank_0_is_drained(job: Job) -> None:
     job.start()
-    assert job.drain("localhost", "--job", str(job.process.pid)).returncode == 0
+    assert job.drain("localhost").returncode == 0
     job.wait_for(lambda: job.has_left(0))
     job.check_left(0)
     job.let_finish(1, 2)
@@ -339,17 +343,31 @@ def _has_ended(process: int) -> bool:
 
 
 def test_what_cannot_be_drained_is_said_in_a_line(job: Job) -> None:
-    none = job.drain("localhost")
+    none = job.drain("localhost", 1)
     assert none.returncode == 1
-    assert none.stderr == "perseusrun: no elastic job of this user runs on this machine\n"
+    assert none.stderr == "perseusrun: no elastic job 1 of this user runs on this machine\n"
     job.start()
     wrong = job.drain("elsewhere")
     assert wrong.returncode == 1
     assert wrong.stderr.endswith("the job has no host 'elsewhere'; it has localhost, 127.0.0.1\n")
-    assert job.drain("localhost", "--job", "1").returncode == 1
-    with_program = job.drain("localhost", "train.py")
-    assert with_program.returncode == 2
     job.let_finish(0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--drain", "localhost", "train.py"], "takes no program"),
+        (["--job", "1"], "give --drain HOST, too"),
+        (["--drain", "localhost", "--job", "0"], "0 is not above 0"),
+    ],
+)
+def test_what_does_not_go_with_drain_is_refused(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        cli.main(arguments)
+    assert error.value.code == 2
+    assert why in capsys.readouterr().err
 
 
 def test_a_caller_cannot_hold_up_a_job(job: Job) -> None:
@@ -383,5 +401,5 @@ def test_the_socket_of_a_killed_launcher_is_no_job(job: Job) -> None:
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(os.path.relpath(folder / "1.0.socket"))
-    assert "no elastic job" in job.drain("localhost").stderr
+    assert "no elastic job" in job.drain("localhost", 1).stderr
     assert not list(folder.iterdir())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from socket_path import short
 
 from perseus.elastic import drain_command, drain_socket
 from perseus.elastic.drain_command import DrainError, drain_host
@@ -101,7 +102,8 @@ def test_a_launcher_that_does_not_answer_is_waited_for_no_longer_than_said(
     folder = tmp_path / "perseus"
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
-        stopped.bind(os.path.relpath(folder / "5.0.socket"))
+        with short(folder / "5.0.socket") as address:
+            stopped.bind(address)
         stopped.listen()
         with pytest.raises(DrainError, match="job 5 does not answer"):
             drain_host("a", 5)
@@ -120,7 +122,8 @@ def test_no_more_callers_than_allowed_are_kept_and_none_for_longer(
     for _ in range(12):
         caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         caller.settimeout(10)
-        caller.connect(os.path.relpath(path))
+        with short(path) as address:
+            caller.connect(address)
         callers.append(caller)
         for key, _ in selector.select(0):
             key.data()

@@ -19,6 +19,7 @@ from typing import Any
 
 from perseus_core import _engine
 from perseus_core.errors import AbortedError, HorovodInternalError
+from perseus_core.leave_on_signal import LeaveOnSignal
 
 __all__ = ["Change", "DriverLink", "RemovedError", "World", "is_elastic", "joins_at_once", "link"]
 
@@ -83,6 +84,8 @@ class DriverLink:
         #: How many commits this process's state has seen. Who has seen most gives it to the others.
         self.commits = 0
         self._latest = 0  # the number of the last change that has been heard of
+        #: Has signals ask the driver to let this process go at the end of its step.
+        self.leave_on_signal = LeaveOnSignal(self._ask_to_leave)
         threading.Thread(target=self._read, name="perseus driver link", daemon=True).start()
 
     def next_world(self, failure: str = "") -> World:
@@ -144,6 +147,14 @@ class DriverLink:
         """Tells the driver that training is complete."""
         self._tell(says="finished")
 
+    def _ask_to_leave(self) -> bool:
+        """Asks, without waiting; returns whether the driver will hear it."""
+        try:
+            self._socket.send(json.dumps({"says": "drain"}).encode(), socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
+
     def _tell(self, **said: Any) -> None:
         if os.getpid() != self._process:
             raise ValueError(
@@ -163,6 +174,7 @@ class DriverLink:
                 message = b""
             if not message:
                 self._answers.put(None)
+                self.leave_on_signal.job_ends()
                 return
             said = json.loads(message)
             kind = said.pop("says")
@@ -172,6 +184,8 @@ class DriverLink:
                 self._answers.put(RemovedError(said["why"]))
             elif kind == "change":
                 self._take(Change(said["number"], said["change"], said["moment"]))
+            elif kind == "ending":
+                self.leave_on_signal.job_ends()
 
     def _take(self, change: Change) -> None:
         with self._lock:

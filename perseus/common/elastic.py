@@ -202,7 +202,8 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     The state is synced if a rank of the new world needs it. In a job that is not elastic, each loss
     costs at least one rank, so after as many failures in a row as there were ranks, the last error
     is raised. In an elastic job the driver ends a job that does not come to anything. A process for
-    which an elastic job has no place any more exits with code 0.
+    which an elastic job has no place any more exits with code 0. SIGTERM to a rank of an elastic
+    job makes it leave at its next commit or check, unless the program handles that signal itself.
     """
 
     @functools.wraps(func)
@@ -217,7 +218,8 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
         driver.add_listener(listener)
         driver.begun()
         try:
-            result = _run(func, reset, driver, state, args, kwargs)
+            with driver.leave_on_signal.handling():
+                result = _run(func, reset, driver, state, args, kwargs)
         finally:
             driver.remove_listener(listener)
         driver.finished()

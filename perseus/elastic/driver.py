@@ -14,62 +14,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
+from perseus.elastic.forming import NEVER, RESET_LIMIT, Forming
 from perseus.elastic.host_table import Change, HostTable
 from perseus.elastic.options import ElasticOptions
+from perseus.elastic.owner import NextWorld, Owner
 from perseus.elastic.workers import Place, State, Worker, Workers, rank_order
 from perseus.run.hosts import Host, Slot, slots_on
 
 __all__ = ["NEVER", "RESET_LIMIT", "Driver", "NextWorld", "Owner"]
 
-NEVER = float("inf")
 
-#: Scripts and tests look for these words of Horovod's.
-RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"
-
-_NOBODY_LEFT = "no worker is left that has been in the job's last world, and so has its state"
-
-# Workers that are starting have so long beyond the time-out, which is for slots.
-_SECONDS_TO_START = 300.0
-
-# So often in a row may the same workers fail to meet, although none of them has ended.
-_MOST_FAILED_MEETINGS = 3
-
-
-@dataclass(frozen=True)
-class NextWorld:
-    """What a worker is told that is to be in a new world."""
-
-    meeting: int  # counts the worlds, from 1
-    workers: Sequence[int]  # in the order of their ranks
-    started: int  # how many workers have ever been started
-    change: int  # the number of the last change that this world takes into account
-
-
-class Owner(Protocol):
-    """Does what the driver asks for. It must not call the driver back meanwhile."""
-
-    def start(self, starting: Sequence[Worker]) -> None:
-        """Starts these workers."""
-
-    def kill(self, worker: Worker, why: str) -> None: ...
-
-    def enter(self, worker: Worker, world: NextWorld) -> None:
-        """Answers a worker that has asked for a world."""
-
-    def refuse(self, worker: Worker, why: str) -> None:
-        """Answers a worker that has asked for a world, and is to end."""
-
-    def notify(self, worker: Worker, number: int, change: Change) -> None:
-        """Tells a worker that the next world will be another one."""
-
-    def say(self, message: str) -> None:
-        """Tells the user."""
-
-    def end(self, failure: str | None) -> None:
-        """Ends the job and all workers that are left; it has succeeded if there is no failure."""
+# So many hosts an error names.
+_MOST_NAMED = 20
 
 
 class Driver:
@@ -93,20 +50,20 @@ class Driver:
         self._clock = clock
         self.table = table or HostTable(options.cooldown_range)
         self.workers = Workers()
-        self.meeting = 0  # of the current world; 0 before the first
         self.change = 0  # the number of the last change that workers were told of
         self.is_over = False
-        self._resets = 0  # how many worlds have come after another
-        self._is_forming = True  # whether workers are to meet in another world
-        self._forming_since = clock()
-        self._deadline = clock() + options.timeout  # until enough workers are there; or NEVER
-        self._waits_for_starts = False  # though the time-out is over
-        self._has_told_of_too_few = False
+        self._forming = Forming(
+            options, size, owner, self.workers, self.table, clock, self._kill, self._end
+        )
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
-        self._failed_meetings = 0  # since a worker has ended or a world has worked
-        self._last_failure = ""
+        self._starts_none = False  # since the job is drained as a whole
         self._announced: set[int] = set()  # the workers of whom the members were told
+
+    @property
+    def meeting(self) -> int:
+        """The number of the current world; 0 before the first."""
+        return self._forming.meeting
 
     # ---- What happens.
 
@@ -125,13 +82,9 @@ class Driver:
         worker = self.workers[number]
         if not worker.is_alive or self.is_over:
             return
-        if worker.state is State.MEMBER and not failure:
-            self._failed_meetings = 0
+        self._forming.note_ready(worker, failure)
         worker.state = State.WAITING
         worker.commits = commits
-        if failure:
-            self._failed_meetings += 1
-            self._last_failure = failure
         self._update()
 
     def began_function(self, number: int) -> None:
@@ -167,8 +120,43 @@ class Driver:
                 self._failed(worker)
             else:
                 self._has_finished = True  # a program without such a function
-        self._failed_meetings = 0
+        self._forming.note_ended()
         self._update()
+
+    def drain(self, host: str) -> list[Worker]:
+        """Has the workers of a host finish their step and leave; returns these.
+
+        The host is not used again unless discovery first finds it gone. Raises ValueError if the
+        job has no such host, or is over.
+        """
+        here = [worker for worker in self.workers.alive() if worker.place[0] == host]
+        known = [known.name for known in self.table.known]
+        if not here and host not in known:
+            raise ValueError(
+                f"the job has no host '{host}'; it has {', '.join(known[:_MOST_NAMED]) or 'none'}"
+                + (f", and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else "")
+            )
+        if self.is_over:
+            raise ValueError("the job is about to end")
+        self.table.drain(host)
+        return self._drain(here, f"host {host}")
+
+    def drain_worker(self, number: int) -> None:
+        """Has one worker, which asks for it, finish its step and leave; its slot stays unused."""
+        worker = self.workers[number]
+        if self.is_over or not worker.is_alive or worker.is_leaving:
+            return
+        self.table.drain_slot(*worker.place)
+        self._drain([worker], f"slot {worker.place[1]} of host {worker.place[0]}")
+
+    def drain_all(self) -> None:
+        """Has all workers finish their step and leave. The job ends then, for want of workers."""
+        if self.is_over or self._starts_none:
+            return
+        self._starts_none = True
+        self._drain(self.workers.alive(), "the job")
+        if not self.workers.alive():
+            self._end("it is drained before it has any workers")
 
     def planned(self) -> dict[int, Slot]:
         """Returns the ranks of the next world, by worker, if all come that are to stay."""
@@ -179,8 +167,8 @@ class Driver:
 
     def next_deadline(self) -> float:
         """Returns when `handle_deadlines` must be called again, by the clock; or NEVER."""
-        cooldown = self.table.next_deadline()
-        return min(self._deadline, NEVER if cooldown is None else cooldown)
+        others = (self.table.next_deadline(), self.workers.next_to_leave())
+        return min([self._forming.deadline, *(moment for moment in others if moment is not None)])
 
     def handle_deadlines(self) -> None:
         now = self._clock()
@@ -188,9 +176,14 @@ class Driver:
         if cooldown is not None and now >= cooldown:
             self.table.refresh()
             self._update()
-        if now >= self._deadline:
-            self._deadline = NEVER
-            self._time_out()
+        for worker in self.workers.slow_to_leave(now):
+            self._owner.say(
+                f"worker {worker.number} on host {worker.place[0]} has not come to the end of its "
+                f"step within {self._options.timeout} s since it was drained; killing it"
+            )
+            self._kill(worker, "it is drained, and has not left")
+        if now >= self._forming.deadline:
+            self._forming.time_out()
 
     # ---- What follows from it.
 
@@ -202,7 +195,7 @@ class Driver:
         self._let_go()
         self._start_workers()
         self._notify()
-        self._form_if_possible()
+        self._forming.go_on(self.change)
 
     def _finish(self) -> None:
         """Ends the job when no member of the last world trains any more."""
@@ -228,8 +221,23 @@ class Driver:
         until = "for the rest of the job" if seconds == NEVER else f"for {seconds:.0f} s"
         self._owner.say(f"{what} is not used {until}, since worker {worker.number} has failed")
 
+    def _drain(self, workers: Sequence[Worker], what: str) -> list[Worker]:
+        """Lets workers go at the end of their step; returns those that have not been already."""
+        leaving = [w for w in workers if w.state is not State.FINISHED and w.leave_by is None]
+        for worker in leaving:
+            worker.is_leaving = True
+            worker.leave_by = self._clock() + self._options.timeout
+        names = ", ".join(str(worker.number) for worker in leaving)
+        self._owner.say(
+            f"{what} is drained; workers that finish their step and leave: {names or 'none'}"
+        )
+        self._update()
+        return leaving
+
     def _places(self) -> list[Place]:
         """Returns the slots that the job uses, in order."""
+        if self._starts_none:
+            return []
         places = [
             (host.name, slot)
             for host in self.table.usable
@@ -261,7 +269,7 @@ class Driver:
 
     def _notify(self) -> None:
         """Tells the members that some of them leave, or that others are to join."""
-        if self._is_forming:
+        if self._forming.is_under_way:
             return
         members = [w for w in self.workers.alive() if w.state is State.MEMBER]
         change = Change.NO_UPDATE
@@ -280,93 +288,9 @@ class Driver:
     def _joiners(self) -> list[Worker]:
         """Returns the workers that the members are to be interrupted for."""
         states = [State.WAITING]
-        if self._awaits_starting():
+        if self._forming.awaits_starting:
             states.append(State.STARTING)
         return [worker for worker in self.workers.of_state(*states) if not worker.is_old]
-
-    def _form_if_possible(self) -> None:
-        """Forms a world if all have come that are to be in it."""
-        members = self.workers.of_state(State.MEMBER)
-        waiting = self.workers.of_state(State.WAITING)
-        if not self._is_forming:
-            alive = self.workers.alive()
-            if any(w.state is State.MEMBER for w in alive) and not any(
-                w.state is State.WAITING and w.is_old for w in alive
-            ):
-                return  # the last world trains on
-            self._is_forming = True
-            self._forming_since = self._clock()
-            self._deadline = self._forming_since + self._options.timeout
-            self._waits_for_starts = False
-        if self.workers and not any(w.is_old or self.meeting == 0 for w in self.workers.staying()):
-            return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
-        most = _MOST_FAILED_MEETINGS * len(self.workers.staying())
-        if self._failed_meetings and self._failed_meetings >= most:
-            return self._end(f"the workers cannot meet: {self._last_failure}")
-        least = self._size if self.meeting == 0 else self._options.least
-        self._tell_of_too_few(least)
-        if members or len(waiting) < max(1, least):
-            return
-        if self._awaits_starting() and self.workers.of_state(State.STARTING):
-            return
-        self._form(waiting)
-
-    def _tell_of_too_few(self, least: int) -> None:
-        """Tells the user if the job waits for slots."""
-        slots = self.table.count_usable_slots()
-        if slots >= least:
-            self._has_told_of_too_few = False
-        elif not self._has_told_of_too_few:
-            self._has_told_of_too_few = True
-            self._owner.say(
-                f"there are {slots} slots, and the job needs {least}; waiting for more, for up to "
-                f"{self._options.timeout} s"
-            )
-
-    def _awaits_starting(self) -> bool:
-        return self.meeting == 0 or self._options.join == "at_once"
-
-    def _form(self, waiting: Sequence[Worker]) -> None:
-        if self.meeting > 0 and not self._failed_meetings:
-            self._resets += 1
-        limit = self._options.reset_limit
-        if limit is not None and self._resets > limit:
-            return self._end(RESET_LIMIT.format(limit))
-        ordered = rank_order(waiting, [host.name for host in self.table.usable])
-        self.meeting += 1
-        self._is_forming = False
-        self._deadline = NEVER
-        world = NextWorld(
-            self.meeting, [worker.number for worker in ordered], len(self.workers), self.change
-        )
-        for rank, worker in enumerate(ordered):
-            worker.state = State.MEMBER
-            worker.rank = rank
-            worker.meeting = self.meeting
-        for worker in ordered:
-            self._owner.enter(worker, world)
-
-    def _time_out(self) -> None:
-        """Goes on without the workers that have not come, or ends the job."""
-        waiting = self.workers.of_state(State.WAITING)
-        starting = self.workers.of_state(State.STARTING)
-        is_enough = len(waiting) >= max(1, self._options.least)
-        needs_starting = self._awaits_starting() or not is_enough
-        has_slots = len(waiting) + len(starting) >= self._options.least
-        if starting and needs_starting and has_slots and not self._waits_for_starts:
-            self._waits_for_starts = True
-            self._deadline = self._clock() + _SECONDS_TO_START
-            return
-        seconds = f"{self._clock() - self._forming_since:.0f}"
-        if not is_enough:
-            slots = self.table.count_usable_slots()
-            return self._end(
-                f"{len(waiting)} workers were ready after {seconds} s, on {slots} slots; the job "
-                f"needs {self._options.least}"
-            )
-        for worker in self.workers.of_state(State.MEMBER, State.STARTING):
-            self._kill(worker, f"it has not come within {seconds} s")
-        self._form(waiting)
 
     def _kill(self, worker: Worker, why: str) -> None:
         worker.is_leaving = True
@@ -382,5 +306,5 @@ class Driver:
 
     def _end(self, failure: str | None) -> None:
         self.is_over = True
-        self._deadline = NEVER
+        self._forming.deadline = NEVER
         self._owner.end(failure)

@@ -27,8 +27,9 @@ class HostTable:
 
     A host that is found again keeps its place, and a new one comes last, so that rank 0 stays on
     the oldest host that is left. A host that has failed loses its place; when its cooldown is over,
-    it counts as new. Only `update` and `refresh` let it in again, so that between two of them what
-    is usable only ever shrinks.
+    it counts as new. What is drained is kept out until it is no longer found, and counts as new
+    when it is found once more. Only `update` and `refresh` let anything in again, so that between
+    two of them what is usable only ever shrinks.
 
     Not thread-safe: the owner locks.
 
@@ -46,6 +47,7 @@ class HostTable:
     ) -> None:
         # Holds names of hosts, and pairs of a name and the number of a slot.
         self._cooldowns = Cooldowns(cooldown_range, clock, uniform)
+        self._drained: set[str | tuple[str, int]] = set()  # likewise
         self._found: dict[str, int] = {}
         self._order: list[str] = []  # of the usable hosts
 
@@ -58,6 +60,7 @@ class HostTable:
         before = self._usable_slots()
         self._found = {host.name: host.slots for host in found}
         self._cooldowns.release()
+        self._drained = {what for what in self._drained if self._is_found(what)}
         self._settle()
         after = self._usable_slots()
         change = Change.NO_UPDATE
@@ -86,12 +89,12 @@ class HostTable:
 
     def slots_of(self, host: str) -> list[int]:
         """Returns the numbers of the slots of a host that may be used, in rising order."""
-        if self._cooldowns.holds(host):
+        if self._keeps_out(host):
             return []
         return [
             number
             for number in range(self._found.get(host, 0))
-            if not self._cooldowns.holds((host, number))
+            if not self._keeps_out((host, number))
         ]
 
     def count_usable_slots(self) -> int:
@@ -112,6 +115,16 @@ class HostTable:
         self._settle()
         return seconds
 
+    def drain(self, host: str) -> None:
+        """Keeps out a host, which has not failed, until an update is without it."""
+        self._drained.add(host)
+        self._settle()
+
+    def drain_slot(self, host: str, slot: int) -> None:
+        """Keeps out one slot of a host, as `drain` does a host; its other slots stay usable."""
+        self._drained.add((host, slot))
+        self._settle()
+
     def is_blacklisted(self, host: str) -> bool:
         """Returns whether the host as a whole is kept out, known or not."""
         return self._cooldowns.holds(host)
@@ -119,6 +132,13 @@ class HostTable:
     def next_deadline(self) -> float | None:
         """Returns when, by the clock, something is out of cooldown; None if nothing will be."""
         return self._cooldowns.next_end()
+
+    def _keeps_out(self, what: str | tuple[str, int]) -> bool:
+        return self._cooldowns.holds(what) or what in self._drained
+
+    def _is_found(self, what: str | tuple[str, int]) -> bool:
+        host, slot = (what, 0) if isinstance(what, str) else what
+        return slot < self._found.get(host, 0)
 
     def _usable_slots(self) -> set[tuple[str, int]]:
         return {(name, slot) for name in self._order for slot in self.slots_of(name)}

@@ -11,6 +11,7 @@ from itertools import groupby
 
 from perseus.elastic import messages
 from perseus.elastic.discovery import DISCOVERY_SECONDS, Discovery, HostSource
+from perseus.elastic.drain_socket import DrainSocket
 from perseus.elastic.driver import NEVER, Driver, NextWorld
 from perseus.elastic.host_table import Change
 from perseus.elastic.options import ElasticOptions
@@ -92,6 +93,8 @@ class ElasticLauncher(Launcher):
         self._discovery = Discovery(source, self._take_hosts, interval=interval)
         self._silent_until: dict[AgentConnection, float] = {}
         self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
+        self._drain_socket = DrainSocket(self._selector, job.command, self._drain)
+        self._drains_all = False  # on a signal
 
     @property
     def results_by_rank(self) -> list[Received]:
@@ -110,12 +113,15 @@ class ElasticLauncher(Launcher):
         self._watch_writers()
         self._start_deadline = NEVER
         self._selector.register(self._wakeup_read, selectors.EVENT_READ, self._read_hosts)
+        if fault := self._drain_socket.open():
+            self._messages.log(f"no `perseusrun --drain` will reach this job: {fault}")
         self._driver.hosts_found(self._first_hosts)
         self._discovery.start()
 
     def _stop(self) -> None:
         self._driver.is_over = True
         self._discovery.stop()
+        self._drain_socket.close()
         super()._stop()
         for end in (self._wakeup_read, self._wakeup_write):
             os.close(end)
@@ -129,12 +135,14 @@ class ElasticLauncher(Launcher):
 
     def _next_deadline(self) -> float:
         deadlines = [super()._next_deadline(), *self._silent_until.values()]
+        deadlines.append(self._drain_socket.next_deadline())
         if not self._driver.is_over:
             deadlines.append(self._driver.next_deadline())
         return min(*deadlines, *self._leave_by.values(), NEVER)
 
     def _handle_deadlines(self, now: float) -> None:
         super()._handle_deadlines(now)
+        self._drain_socket.handle_deadlines(now)
         for host, until in list(self._silent_until.items()):
             if host.ready:
                 del self._silent_until[host]
@@ -167,11 +175,27 @@ class ElasticLauncher(Launcher):
                 self._driver.began_function(number)
             case messages.Finished():
                 self._driver.finished(number)
+            case messages.Drain():
+                self._driver.drain_worker(number)
+
+    def _handle_signal(self, number: int) -> None:
+        if number == self._options.drain_signal:
+            self._drains_all = True
+            self._driver.drain_all()
+        else:
+            super()._handle_signal(number)
+
+    def _drain(self, host: str) -> str:
+        """Drains a host; returns what that means. Raises ValueError."""
+        leaving = ", ".join(str(worker.number) for worker in self._driver.drain(host))
+        return f"workers that finish their step and leave: {leaving or 'none'}"
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         super()._exited(host, rank, status)
         self._driver.is_over |= self._is_ending()
         self._leave_by.pop(rank, None)
+        if self._driver.workers[rank].is_leaving:
+            self._messages.log(f"worker {rank} on host {host.host} {how_it_ended(status)[0]}")
         self._driver.ended(rank, how_it_ended(status)[0] if status else None)
 
     def _lost(self, host: AgentConnection) -> None:
@@ -229,6 +253,10 @@ class ElasticLauncher(Launcher):
         description["local_size"] = max(slot.local_size for slot in slots.values())
         description["environment"]["PERSEUS_ELASTIC_JOIN"] = self._options.join
         description["environment"]["PERSEUS_ELASTIC_MEETING"] = str(self._driver.meeting)
+        if self._options.drain_signal is not None:
+            description["environment"]["PERSEUS_ELASTIC_DRAIN_SIGNAL"] = (
+                self._options.drain_signal.name
+            )
         description["ranks"] = [
             {"rank": number, "environment": rank_environment(slot)}
             for number, slot in slots.items()
@@ -258,6 +286,10 @@ class ElasticLauncher(Launcher):
         self._messages.say(message)
 
     def end(self, failure: str | None) -> None:
+        if failure is not None and self._drains_all and self._options.drain_signal is not None:
+            number = self._options.drain_signal
+            message = f"the ranks have left, since perseusrun got {number.name}"
+            return self._failures.fail(None, message, 128 + number)
         if failure is not None:
             return self._failures.fail(None, failure, 1)
         for worker in self._driver.workers.alive():

@@ -2,7 +2,8 @@
 
 A worker says `ready` (how many commits its state has seen, and why its last meeting failed) each
 time that it wants a world, and is told `world` or `refusal`. It says `begun` and `finished` of its
-training function. It is told `change` when the next world will be another one.
+training function, and `drain` when it is to leave. It is told `change` when the next world will be
+another one, and `ending`, by its agent, before SIGTERM ends it with its job.
 
 perseus_core.driver_link has the worker's end, and a test holds the two against each other.
 """
@@ -13,10 +14,19 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from perseus.elastic.driver import NextWorld
 from perseus.elastic.host_table import Change
+from perseus.elastic.owner import NextWorld
 
-__all__ = ["Begun", "Finished", "Ready", "change_message", "parse", "refusal", "world_message"]
+__all__ = [
+    "Begun",
+    "Drain",
+    "Finished",
+    "Ready",
+    "change_message",
+    "parse",
+    "refusal",
+    "world_message",
+]
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,12 @@ class Finished:
     pass
 
 
-def parse(message: bytes) -> Ready | Begun | Finished | None:
+@dataclass(frozen=True)
+class Drain:
+    pass
+
+
+def parse(message: bytes) -> Ready | Begun | Finished | Drain | None:
     """Returns None for what makes no sense: the words of another program of the worker's."""
     try:
         said = json.loads(message)
@@ -48,6 +63,8 @@ def parse(message: bytes) -> Ready | Begun | Finished | None:
             return Begun()
         case {"says": "finished"}:
             return Finished()
+        case {"says": "drain"}:
+            return Drain()
     return None
 
 

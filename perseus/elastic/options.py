@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
@@ -79,6 +80,7 @@ class ElasticOptions:
     cooldown_range: tuple[int, int] | None = None  # None: what has failed is left out for ever
     blacklist_by: BlacklistBy = "host"
     join: Join = "background"
+    drain_signal: signal.Signals | None = None  # upon which perseusrun drains the whole job
 
 
 @overload
@@ -122,6 +124,7 @@ def elastic_options(
         cooldown_range=tuple(parsed.cooldown_range) if parsed.cooldown_range else None,
         blacklist_by=parsed.blacklist_by or "host",
         join="at_once" if parsed.join == "at-once" else "background",
+        drain_signal=signal.Signals[parsed.drain_signal] if parsed.drain_signal else None,
     )
     check(
         options,

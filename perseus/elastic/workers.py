@@ -31,6 +31,7 @@ class Worker:
     commits: int = 0  # that its state had seen when it last asked for a world
     is_leaving: bool = False  # whether the job has no place for it any more
     is_told_to_end: bool = False  # whether it has been killed, or refused a world
+    leave_by: float | None = None  # when it is killed, if it is drained and has not left
 
     @property
     def is_alive(self) -> bool:
@@ -69,6 +70,20 @@ class Workers:
     def staying(self) -> list[Worker]:
         """Returns those that are alive, and whose slots are still the job's."""
         return [worker for worker in self.alive() if not worker.is_leaving]
+
+    def slow_to_leave(self, now: float) -> list[Worker]:
+        """Returns those that are drained, still in a world, and out of time."""
+        return [worker for worker, leave_by in self._to_leave() if now >= leave_by]
+
+    def next_to_leave(self) -> float | None:
+        """Returns when `slow_to_leave` has another one; None for never."""
+        return min((leave_by for _, leave_by in self._to_leave()), default=None)
+
+    def _to_leave(self) -> Iterator[tuple[Worker, float]]:
+        for worker in self._all:
+            is_in_world = worker.state is State.MEMBER and not worker.is_told_to_end
+            if is_in_world and worker.leave_by is not None:
+                yield worker, worker.leave_by
 
     def of_state(self, *states: State) -> list[Worker]:
         return [worker for worker in self.staying() if worker.state in states]

@@ -263,6 +263,9 @@ class Agent:
     def _terminate(self) -> None:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._job["grace"]
+            for rank in self._ranks.values():
+                if rank.running and rank.driver:
+                    rank.driver.tell_of_end()
             self._ask_children_to_end()
             self._signal_all(signal.SIGCONT)  # a stopped process only ends once it goes on
 

@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.print_completion:
             print(completion_script(options.print_completion), end="", flush=True)
             return 0
+        if options.drain is not None or options.job is not None:
+            return drain(parser, options)
         if options.config_file is not None:
             apply_config(parser, options)
         from perseus.elastic import options as elastic
@@ -82,6 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "the program is written for Horovod; with --drop-in, `import horovod` gives Perseus",
         )
     return status
+
+
+def drain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Drains a host of a job that another perseusrun runs; returns 1 if that cannot be."""
+    if options.drain is None:
+        parser.error("--job names the job whose host is to be drained; give --drain HOST, too")
+    if options.command:
+        parser.error("--drain HOST is for a job that runs already, and takes no program")
+    from perseus.elastic.drain_command import DrainError, drain_host
+
+    try:
+        print(drain_host(options.drain, options.job), flush=True)
+    except DrainError as error:
+        tell(str(error))
+        return 1
+    return 0
 
 
 def _start(request: Request, elastic: ElasticOptions | None) -> tuple[Launcher, int]:

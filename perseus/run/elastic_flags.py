@@ -90,6 +90,14 @@ _FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             help="start new ranks beside the others (the default), or have those wait for them",
         ),
     ),
+    (
+        ("--drain-signal",),
+        dict(
+            dest="drain_signal",
+            choices=("SIGUSR1", "SIGUSR2"),
+            help="on this signal to perseusrun or a rank, ranks finish their step and leave",
+        ),
+    ),
 )
 
 #: The flags, every spelling.

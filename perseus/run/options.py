@@ -243,6 +243,17 @@ def _add_more_options(parser: argparse.ArgumentParser, level: Level) -> None:
         help=help_of("settings in YAML, as Horovod has them (needs PyYAML)"),
     )
     parser.add_argument(
+        "--drain",
+        metavar="HOST",
+        help=help_of("have the ranks on this host leave an elastic job that runs here, and exit"),
+    )
+    parser.add_argument(
+        "--job",
+        type=_positive,
+        metavar="PID",
+        help=help_of("with --drain: the job, by the process id of its perseusrun"),
+    )
+    parser.add_argument(
         "--print-completion",
         choices=SHELLS,
         help=help_of("print what lets this shell complete perseusrun's arguments, and exit"),

@@ -84,6 +84,11 @@ class DriverSocket(RankSocket):
         """Has `flush` send the message. A rank that has ended gets nothing."""
         self._waiting.append(message)
 
+    def tell_of_end(self) -> None:
+        """Tells the rank that its job ends, so that SIGTERM is no request to leave the others."""
+        self.write(b'{"says": "ending"}')
+        self.flush()
+
     def flush(self) -> bool:
         """Sends what the rank has room for; returns whether something is left."""
         try:

@@ -251,3 +251,19 @@ def test_a_range_outside_the_limits_is_refused(bad: tuple[float, float]) -> None
     ):
         HostTable(bad)
     HostTable((1, 3600))
+
+
+def test_what_is_drained_is_kept_out_until_it_has_not_been_found_once() -> None:
+    table = table_of("a:2,b:2", cooldown_range=(1, 1))
+    table.drain("a")
+    table.drain_slot("b", 1)
+    assert names(table) == ["b"]
+    assert table.slots_of("b") == [0]
+    assert not table.is_blacklisted("a")
+    assert table.next_deadline() is None  # time does not let it in
+    assert table.update(parse_hosts("a:3,b:2")) == Change.NO_UPDATE
+    assert names(table) == ["b"]
+    assert table.update(parse_hosts("b:1")) == Change.NO_UPDATE
+    assert table.update(parse_hosts("a:1,b:2")) == Change.ADDED
+    assert names(table) == ["b", "a"]
+    assert table.slots_of("b") == [0, 1]

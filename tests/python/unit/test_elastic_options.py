@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +62,9 @@ def test_what_is_not_given_has_a_default() -> None:
 def test_every_flag_in_each_spelling(least: str, most: str, in_folder: Path) -> None:
     rest = "--slots-per-host 4 --elastic-timeout 30 --reset-limit 0 --blacklist-cooldown-range 2 9"
     names = f"--host-discovery-script ./discover --min-{least} 1 --max-{most} 8"
-    options = asked(f"-np 2 {names} {rest} --blacklist-by slot --join at-once")
+    options = asked(
+        f"-np 2 {names} {rest} --blacklist-by slot --join at-once --drain-signal SIGUSR2"
+    )
     assert options == ElasticOptions(
         least=1,
         most=8,
@@ -72,6 +75,7 @@ def test_every_flag_in_each_spelling(least: str, most: str, in_folder: Path) -> 
         cooldown_range=(2, 9),
         blacklist_by="slot",
         join="at_once",
+        drain_signal=signal.SIGUSR2,
     )
     watched = asked(f"-np 2 --min-{least} 1 --watch-hostfile hosts --join background")
     assert watched == ElasticOptions(least=1, watched_hostfile="hosts")
@@ -156,6 +160,7 @@ def test_what_does_not_go_together_is_refused(
         ("--blacklist-cooldown-range 5 x", "--blacklist-cooldown-range: 'x' is not a whole numb"),
         ("--blacklist-by rank", "--blacklist-by: invalid choice: 'rank'"),
         ("--join later", "--join: invalid choice: 'later'"),
+        ("--drain-signal SIGKILL", "--drain-signal: invalid choice: 'SIGKILL'"),
     ],
 )
 def test_a_malformed_value_is_refused_when_it_is_read(
@@ -198,7 +203,7 @@ def test_both_vocabularies_have_the_same_words() -> None:
     assert ARGUMENTS.keys() == FLAGS.keys()
     assert set(FLAGS.values()) <= make_parser()._option_string_actions.keys()
     for name in ElasticOptions.__dataclass_fields__:
-        assert name in FLAGS or name in ("blacklist_by", "join")
+        assert name in FLAGS or name in ("blacklist_by", "join", "drain_signal")
 
 
 def test_flags_without_effect_are_noted() -> None:

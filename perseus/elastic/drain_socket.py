@@ -1,0 +1,186 @@
+"""The socket by which `perseusrun --drain` reaches the launcher of an elastic job.
+
+It is a Unix socket whose name begins with the launcher's process id, in a folder that only the user
+may enter. It gets its name once it listens, so that one that refuses a caller is a dead launcher's.
+A caller sends one message, gets one answer, and is hung up on:
+
+    {"says": "describe"}                  {"command": "python train.py"}
+    {"says": "drain", "host": "node1"}    {"done": "..."} or {"error": "..."}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import shlex
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from perseus.run.own_file import open_folder
+
+__all__ = ["LONGEST", "DrainSocket", "folders", "path_in", "sockets_in"]
+
+NEVER = float("inf")
+#: Bytes of a message and of an answer.
+LONGEST = 16384
+# A caller has so long to say something, and so many may do so at once.
+_SECONDS_TO_SPEAK = 5.0
+_MOST_CALLERS = 8
+_LONGEST_COMMAND = 200  # letters of it that are told
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+def folders() -> list[Path]:
+    """Returns where the sockets of this user's jobs may be, the first choice first.
+
+    The first one is not there in every shell: a batch system's may have none.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    first = [Path(runtime, "perseus")] if os.path.isabs(runtime) and os.path.isdir(runtime) else []
+    return [*first, Path(f"/tmp/perseus-{os.geteuid()}")]
+
+
+def sockets_in(folder: int) -> list[tuple[int, str]]:
+    """Returns the process ids of the launchers with a socket in an open folder, and its name."""
+    names = [(name.partition("."), name) for name in sorted(os.listdir(folder))]
+    return [(int(process), name) for (process, _, _), name in names if process.isdecimal()]
+
+
+def path_in(folder: int, name: str) -> str:
+    """Returns a path to a file in an open folder that is short enough for a socket's address."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+class DrainSocket:
+    """Never blocks. Not thread-safe.
+
+    Args:
+      selector: tells of callers.
+      command: that of the ranks.
+      drain: drains a host, and returns what it has done; raises ValueError if it cannot.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        command: Sequence[str],
+        drain: Callable[[str], str],
+    ) -> None:
+        self._selector = selector
+        self._command = shlex.join(command)[:_LONGEST_COMMAND]
+        self._drain = drain
+        # Processes of several containers may have one number, and share a folder.
+        self._name = f"{os.getpid()}.{secrets.token_hex(4)}.socket"
+        self._folder: int | None = None
+        self._listener: socket.socket | None = None
+        self._callers: dict[socket.socket, float] = {}  # and until when each may speak
+
+    def open(self) -> str:
+        """Listens from now on; returns "", or why nobody can call."""
+        faults = []
+        for folder in folders():
+            try:
+                self._listen_in(folder)
+                return ""
+            except OSError as error:
+                faults.append(f"{folder}: {error.strerror or error}")
+        return "; ".join(faults)
+
+    def close(self) -> None:
+        """Hangs up on all callers, and removes the socket."""
+        for caller in list(self._callers):
+            self._hang_up(caller)
+        if self._listener is not None:
+            self._close_listener()
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._name, dir_fd=self._folder)
+            os.close(self._folder)
+            self._folder = None
+
+    def next_deadline(self) -> float:
+        """Returns when `handle_deadlines` must be called again, in seconds of time.monotonic."""
+        return min(self._callers.values(), default=NEVER)
+
+    def handle_deadlines(self, now: float) -> None:
+        for caller in [caller for caller, until in self._callers.items() if now >= until]:
+            self._hang_up(caller)
+
+    def _listen_in(self, path: Path) -> None:
+        folder = open_folder(path, makes=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            os.fchmod(folder, 0o700)
+            listener.setblocking(False)
+            hidden = f".{self._name}"
+            listener.bind(path_in(folder, hidden))
+            listener.listen(_MOST_CALLERS)
+            os.rename(hidden, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            listener.close()
+            os.close(folder)
+            raise
+        self._folder, self._listener = folder, listener
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def _close_listener(self) -> None:
+        assert self._listener is not None
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self._listener = None
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            caller, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptor is left: do not ask again and again
+            return self._close_listener()
+        credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        if user not in (os.geteuid(), 0) or len(self._callers) >= _MOST_CALLERS:
+            return caller.close()
+        caller.setblocking(False)
+        self._callers[caller] = time.monotonic() + _SECONDS_TO_SPEAK
+        self._selector.register(caller, selectors.EVENT_READ, lambda: self._serve(caller))
+
+    def _serve(self, caller: socket.socket) -> None:
+        try:
+            message, _, flags, _ = caller.recvmsg(LONGEST)
+            if message and not flags & socket.MSG_TRUNC:
+                answer = json.dumps(self._answer(message)).encode()
+                caller.send(answer[:LONGEST])
+        except BlockingIOError:
+            return
+        except OSError:  # the caller has gone
+            pass
+        self._hang_up(caller)
+
+    def _hang_up(self, caller: socket.socket) -> None:
+        del self._callers[caller]
+        self._selector.unregister(caller)
+        caller.close()
+
+    def _answer(self, message: bytes) -> dict[str, str]:
+        try:
+            said = json.loads(message)
+        except (ValueError, RecursionError):
+            said = None
+        match said:
+            case {"says": "describe"}:
+                return {"command": self._command}
+            case {"says": "drain", "host": str(host)}:
+                try:
+                    return {"done": self._drain(host)}
+                except ValueError as error:
+                    return {"error": str(error)}
+        return {
+            "error": "this perseusrun does not understand the other one; are both of a version?"
+        }

@@ -1,0 +1,184 @@
+"""Forms the worlds of an elastic job: waits until all have come that are to be in the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perseus.elastic.host_table import HostTable
+from perseus.elastic.options import ElasticOptions
+from perseus.elastic.owner import NextWorld, Owner
+from perseus.elastic.workers import State, Worker, Workers, rank_order
+
+__all__ = ["NEVER", "RESET_LIMIT", "Forming"]
+
+NEVER = float("inf")
+
+#: Scripts and tests look for these words of Horovod's.
+RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"
+
+_NOBODY_LEFT = "no worker is left that has been in the job's last world, and so has its state"
+
+# Workers that are starting have so long beyond the time-out, which is for slots.
+_SECONDS_TO_START = 300.0
+
+# So often in a row may the same workers fail to meet, although none of them has ended.
+_MOST_FAILED_MEETINGS = 3
+
+
+class Forming:
+    """Not thread-safe.
+
+    Args:
+      size: how many slots the job waits for before it starts.
+      workers, table: the driver's, which keeps them up to date.
+      kill: kills a worker, for a reason.
+      end: ends the job, for a reason.
+    """
+
+    def __init__(
+        self,
+        options: ElasticOptions,
+        size: int,
+        owner: Owner,
+        workers: Workers,
+        table: HostTable,
+        clock: Callable[[], float],
+        kill: Callable[[Worker, str], None],
+        end: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._size = size
+        self._owner = owner
+        self._workers = workers
+        self._table = table
+        self._clock = clock
+        self._kill = kill
+        self._end = end
+        self.meeting = 0  # of the current world; 0 before the first
+        self.is_under_way = True  # whether workers are to meet in another world
+        self.deadline = clock() + options.timeout  # until enough workers are there; or NEVER
+        self._change = 0  # the number of the last change that workers were told of
+        self._since = clock()
+        self._waits_for_starts = False  # though the time-out is over
+        self._has_told_of_too_few = False
+        self._resets = 0  # how many worlds have come after another
+        self._failed_meetings = 0  # since a worker has ended or a world has worked
+        self._last_failure = ""
+
+    @property
+    def awaits_starting(self) -> bool:
+        """Returns whether the next world waits for workers that have not called init yet."""
+        return self.meeting == 0 or self._options.join == "at_once"
+
+    def note_ready(self, worker: Worker, failure: str) -> None:
+        """A worker, in its state until now, asks for a world; its last meeting may have failed."""
+        if failure:
+            self._failed_meetings += 1
+            self._last_failure = failure
+        elif worker.state is State.MEMBER:
+            self._failed_meetings = 0
+
+    def note_ended(self) -> None:
+        """A worker has ended, so that the others may meet where they could not before."""
+        self._failed_meetings = 0
+
+    def go_on(self, change: int) -> None:
+        """Forms a world if all have come that are to be in it.
+
+        Args:
+          change: the number of the last change that workers were told of.
+        """
+        self._change = change
+        members = self._workers.of_state(State.MEMBER)
+        waiting = self._workers.of_state(State.WAITING)
+        if not self.is_under_way:
+            if self._trains_on():
+                return
+            self._begin()
+        staying = self._workers.staying()
+        if self._workers and not any(w.is_old or self.meeting == 0 for w in staying):
+            if any(worker.leave_by is not None for worker in self._workers.alive()):
+                return  # those that are drained leave first
+            return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
+        most = _MOST_FAILED_MEETINGS * len(staying)
+        if self._failed_meetings and self._failed_meetings >= most:
+            return self._end(f"the workers cannot meet: {self._last_failure}")
+        least = self._size if self.meeting == 0 else self._options.least
+        self._tell_of_too_few(least)
+        if members or len(waiting) < max(1, least):
+            return
+        if self.awaits_starting and self._workers.of_state(State.STARTING):
+            return
+        self._form(waiting)
+
+    def time_out(self) -> None:
+        """Goes on without the workers that have not come, or ends the job."""
+        self.deadline = NEVER
+        waiting = self._workers.of_state(State.WAITING)
+        starting = self._workers.of_state(State.STARTING)
+        is_enough = len(waiting) >= max(1, self._options.least)
+        needs_starting = self.awaits_starting or not is_enough
+        has_slots = len(waiting) + len(starting) >= self._options.least
+        if starting and needs_starting and has_slots and not self._waits_for_starts:
+            self._waits_for_starts = True
+            self.deadline = self._clock() + _SECONDS_TO_START
+            return
+        seconds = f"{self._clock() - self._since:.0f}"
+        if not is_enough:
+            slots = self._table.count_usable_slots()
+            return self._end(
+                f"{len(waiting)} workers were ready after {seconds} s, on {slots} slots; the job "
+                f"needs {self._options.least}"
+            )
+        for worker in self._workers.of_state(State.MEMBER, State.STARTING):
+            self._kill(worker, f"it has not come within {seconds} s")
+        self._form(waiting)
+
+    def _trains_on(self) -> bool:
+        """Returns whether the last world trains on: none of its workers asks for another one.
+
+        Those that leave need none, and may ask after the others have met without them.
+        """
+        alive = self._workers.alive()
+        concerned = [w for w in self._workers.staying() if w.is_old] or alive
+        return any(w.state is State.MEMBER for w in alive) and not any(
+            w.state is State.WAITING and w.is_old for w in concerned
+        )
+
+    def _begin(self) -> None:
+        self.is_under_way = True
+        self._since = self._clock()
+        self.deadline = self._since + self._options.timeout
+        self._waits_for_starts = False
+
+    def _tell_of_too_few(self, least: int) -> None:
+        """Tells the user if the job waits for slots."""
+        slots = self._table.count_usable_slots()
+        if slots >= least:
+            self._has_told_of_too_few = False
+        elif not self._has_told_of_too_few:
+            self._has_told_of_too_few = True
+            self._owner.say(
+                f"there are {slots} slots, and the job needs {least}; waiting for more, for up to "
+                f"{self._options.timeout} s"
+            )
+
+    def _form(self, waiting: Sequence[Worker]) -> None:
+        if self.meeting > 0 and not self._failed_meetings:
+            self._resets += 1
+        limit = self._options.reset_limit
+        if limit is not None and self._resets > limit:
+            return self._end(RESET_LIMIT.format(limit))
+        ordered = rank_order(waiting, [host.name for host in self._table.usable])
+        self.meeting += 1
+        self.is_under_way = False
+        self.deadline = NEVER
+        world = NextWorld(
+            self.meeting, [worker.number for worker in ordered], len(self._workers), self._change
+        )
+        for rank, worker in enumerate(ordered):
+            worker.state = State.MEMBER
+            worker.rank = rank
+            worker.meeting = self.meeting
+        for worker in ordered:
+            self._owner.enter(worker, world)

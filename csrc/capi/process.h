@@ -8,6 +8,7 @@
 
 #include "bootstrap/environment.h"
 #include "engine/engine.h"
+#include "engine/learned.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
 #include "state/handles.h"
@@ -28,6 +29,7 @@ class Process {
   Status shutdown(const std::string& why);
 
   Names names;
+  Learned learned;
   Handles handles;
   Timeline timeline;
   Counters counters;

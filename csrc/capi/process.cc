@@ -131,7 +131,8 @@ Status Process::join(WorldRequest request) {
   spin = std::chrono::microseconds(settings.value().spin_us);
   const std::string timeline_path = settings.value().timeline;
   const bool mark_cycles = settings.value().timeline_mark_cycles;
-  auto engine = Engine::start(std::move(settings).value(), request, names, learned, timeline, counters);
+  auto engine =
+      Engine::start(std::move(settings).value(), request, names, learned, timeline, counters);
   // All ranks have the same environment as a rule, so one warns for all of them. A rank that could
   // not join the others does not know whether it is the one.
   const bool is_first = !engine.is_ok() || engine.value()->topology().rank == 0;

@@ -81,11 +81,11 @@ class Residuals {
   struct Entry {
     std::vector<float> now, before, committed;
     bool outlives_world = true;
-    bool is_open = false;      // an operation is under way
-    bool is_first = false;     // the one since the last commit
-    bool is_undone = false;    // to go back to the commit when the operation has ended
-    uint64_t commit = 0;       // that `committed` is of; 0: unchanged since the last
-    uint64_t last_world = 0;   // that has used it
+    bool is_open = false;     // an operation is under way
+    bool is_first = false;    // the one since the last commit
+    bool is_undone = false;   // to go back to the commit when the operation has ended
+    uint64_t commit = 0;      // that `committed` is of; 0: unchanged since the last
+    uint64_t last_world = 0;  // that has used it
 
     // The residual and what it was before the operation change places.
     void swap_with_last() { now.swap(is_first ? committed : before); }
@@ -96,7 +96,7 @@ class Residuals {
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Entry, Hash, std::equal_to<>> entries_;
   uint64_t commits_ = 0;
-  uint64_t world_ = 1;  // of those that used any
+  uint64_t world_ = 1;    // of those that used any
   bool is_used_ = false;  // in this world
 };
 

@@ -33,8 +33,8 @@ Engine::Engine(Settings settings, Names& names, Learned& learned, Timeline& time
       gpus_(loop_, std::chrono::seconds(settings_->nccl_timeout)) {}
 
 Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const WorldRequest& request,
-                                              Names& names, Learned& learned,
-                                              Timeline& timeline, Counters& counters) {
+                                              Names& names, Learned& learned, Timeline& timeline,
+                                              Counters& counters) {
   const Status placement = check_thread_placement(settings.thread_affinity, settings.cache_groups);
   if (!placement.is_ok()) {
     decline(placement, request);

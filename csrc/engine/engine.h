@@ -37,8 +37,8 @@ class Engine {
   // Joins the other processes and returns when all are there. `names`, `learned`, `timeline` and
   // `counters` belong to the process and outlive the engine.
   static Result<std::unique_ptr<Engine>> start(Settings settings, const WorldRequest& request,
-                                               Names& names, Learned& learned,
-                                               Timeline& timeline, Counters& counters);
+                                               Names& names, Learned& learned, Timeline& timeline,
+                                               Counters& counters);
   // Tells the other processes that this one cannot start, for example because a setting is
   // malformed. They then fail with the reason instead of waiting. `patience`: how long to try to
   // reach them; without it, the default start time-out.
@@ -89,8 +89,7 @@ class Engine {
   void shutdown(const std::string& why = "");
 
  private:
-  Engine(Settings settings, Names& names, Learned& learned, Timeline& timeline,
-         Counters& counters);
+  Engine(Settings settings, Names& names, Learned& learned, Timeline& timeline, Counters& counters);
 
   Status connect(const WorldRequest& request);
   void run_thread();

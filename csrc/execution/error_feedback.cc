@@ -24,8 +24,7 @@ Residuals::Parts residual_of(ShardRun& run, const RunContext& context, const Pie
   name_residual(run.residual_name, batch, piece.operation, piece.tensor);
   const auto elements = static_cast<size_t>(agreed.description().tensors[piece.tensor].elements());
   // An operation without a name of its own gets a number, and in another world another one.
-  const bool outlives_world =
-      batch.set->id == ProcessSet::kWorld && !is_numbered(agreed.key());
+  const bool outlives_world = batch.set->id == ProcessSet::kWorld && !is_numbered(agreed.key());
   const Residuals::Parts whole =
       context.residuals.of({run.residual_name, elements, outlives_world});
   return {whole.last.subspan(piece.offset, piece.elements),

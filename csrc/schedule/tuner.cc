@@ -110,8 +110,7 @@ bool Tuner::is_usable(const TunerFindings::Found& found) const {
   return std::ranges::all_of(kDimensions, [&](Dimension dimension) {
     const uint64_t value = value_of(found.tuning, dimension);
     const std::vector<uint64_t>& values = candidates(dimension);
-    return value == value_of(start_, dimension) ||
-           std::ranges::find(values, value) != values.end();
+    return value == value_of(start_, dimension) || std::ranges::find(values, value) != values.end();
   });
 }
 

@@ -78,8 +78,9 @@ void TuningLog::add(const Tuner& tuner, uint64_t slowest) {
 }
 
 void TuningLog::take_over(const Tuner& tuner) {
-  PERSEUS_LOG(kInfo, "as tuned in the last world" << (tuner.is_finished() ? "" : ", and tunes again")
-                                                  << ": " << text_of(tuner.current()));
+  PERSEUS_LOG(kInfo, "as tuned in the last world"
+                         << (tuner.is_finished() ? "" : ", and tunes again") << ": "
+                         << text_of(tuner.current()));
   write_settled("taken over", tuner);
 }
 

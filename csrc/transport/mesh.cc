@@ -27,8 +27,7 @@ int connections_between_hosts(const Settings& settings) {
 }
 
 Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& settings,
-                                           Bootstrap& bootstrap,
-                                           const std::string& experience) {
+                                           Bootstrap& bootstrap, const std::string& experience) {
   auto mesh = std::make_unique<MeshImpl>(loop, settings);
   PERSEUS_RETURN_IF_ERROR(mesh->open(settings, bootstrap, experience));
   return std::unique_ptr<Mesh>(std::move(mesh));

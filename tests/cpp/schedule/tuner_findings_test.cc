@@ -15,23 +15,23 @@ using std::chrono::nanoseconds;
 
 constexpr WorldShape kFour = {.hosts = 1, .ranks = 4}, kThree = {.hosts = 1, .ranks = 3};
 constexpr WorldShape kTwoHosts = {.hosts = 2, .ranks = 4};
-constexpr Tuning kStart = {.streams = 4,
-                           .shard_bytes = 1 << 20,
-                           .merge_bytes = 1 << 20,
-                           .credit_bytes = 16 << 20,
-                           .chunk_bytes = 128 << 10};
-constexpr uint64_t kBytes = 8 << 20;  // of a step, which is one operation
-constexpr int kClass = 2;             // that it is of
+constexpr Tuning kInitial = {.streams = 4,
+                             .shard_bytes = 1 << 20,
+                             .merge_bytes = 1 << 20,
+                             .credit_bytes = 16 << 20,
+                             .chunk_bytes = 128 << 10};
+constexpr uint64_t kStepBytes = 8 << 20;  // of a step, which is one operation
+constexpr int kClass = 2;                 // that it is of
 const TuningEffort kEffort = TuningEffort::from(Settings());
 constexpr int kMostSteps = 60;
 
 using TimeOf = std::function<uint64_t(const Tuning&)>;  // nanoseconds per MiB
 
 Tuner tuner_in(const WorldShape& shape) {
-  return {kStart, Candidates::inside_a_host(kStart), kEffort, shape};
+  return {kInitial, Candidates::inside_a_host(kInitial), kEffort, shape};
 }
 
-void do_step(Tuner& tuner, const TimeOf& time_of, uint64_t bytes = kBytes) {
+void do_step(Tuner& tuner, const TimeOf& time_of, uint64_t bytes = kStepBytes) {
   tuner.note_batch(bytes, bytes);
   tuner.record(bytes, nanoseconds((bytes >> 20) * time_of(tuner.current())));
   tuner.end_step();
@@ -39,7 +39,7 @@ void do_step(Tuner& tuner, const TimeOf& time_of, uint64_t bytes = kBytes) {
 }
 
 // Returns the number of steps.
-int tune(Tuner& tuner, const TimeOf& time_of, uint64_t bytes = kBytes) {
+int tune_up(Tuner& tuner, const TimeOf& time_of, uint64_t bytes = kStepBytes) {
   int steps = 0;
   for (; !tuner.is_finished() && steps < 10 * kMostSteps; ++steps) do_step(tuner, time_of, bytes);
   EXPECT_TRUE(tuner.is_finished());
@@ -47,15 +47,15 @@ int tune(Tuner& tuner, const TimeOf& time_of, uint64_t bytes = kBytes) {
 }
 
 uint64_t likes_large_shards(const Tuning& t) {
-  return t.shard_bytes > kStart.shard_bytes ? 500 : 1000;
+  return t.shard_bytes > kInitial.shard_bytes ? 500 : 1000;
 }
 uint64_t likes_few_streams(const Tuning& t) { return 500 * static_cast<uint64_t>(t.streams); }
-uint64_t likes_the_start(const Tuning& t) { return t == kStart ? 500 : 1000; }
+uint64_t likes_the_start(const Tuning& t) { return t == kInitial ? 500 : 1000; }
 
 TunerFindings found_with_four(const TimeOf& time_of = likes_large_shards) {
   Tuner tuner = tuner_in(kFour);
-  tune(tuner, time_of);
-  EXPECT_NE(tuner.current(), kStart);
+  tune_up(tuner, time_of);
+  EXPECT_NE(tuner.current(), kInitial);
   return tuner.findings();
 }
 
@@ -78,8 +78,8 @@ TEST(TunerFindings, TheNextTunerNoticesOtherWorkToo) {
   next.take_over(found_with_four());
   for (int i = 0; i < 20 && next.is_finished(); ++i) do_step(next, likes_few_streams, 64 << 20);
   EXPECT_FALSE(next.is_finished());
-  EXPECT_EQ(next.current(), kStart);
-  tune(next, likes_few_streams, 64 << 20);
+  EXPECT_EQ(next.current(), kInitial);
+  tune_up(next, likes_few_streams, 64 << 20);
   EXPECT_EQ(next.current().streams, 1);
   EXPECT_EQ(next.findings().by_class.size(), 2u);
 }
@@ -93,8 +93,8 @@ TEST(TunerFindings, AreWhereTheSearchBeginsInAWorldOfAnotherShape) {
   const auto likes_both = [](const Tuning& t) {
     return likes_large_shards(t) * likes_few_streams(t);
   };
-  EXPECT_LE(tune(next, likes_both), kMostSteps);
-  EXPECT_GT(next.current().shard_bytes, kStart.shard_bytes);
+  EXPECT_LE(tune_up(next, likes_both), kMostSteps);
+  EXPECT_GT(next.current().shard_bytes, kInitial.shard_bytes);
   EXPECT_EQ(next.current().streams, 1);
   EXPECT_EQ(next.findings().by_class.at(kClass).shape, kThree);
 }
@@ -102,8 +102,8 @@ TEST(TunerFindings, AreWhereTheSearchBeginsInAWorldOfAnotherShape) {
 TEST(TunerFindings, AreGivenUpWhereTheInitialValuesAreFaster) {
   Tuner next = tuner_in(kThree);
   next.take_over(found_with_four());
-  EXPECT_LE(tune(next, likes_the_start), kMostSteps);
-  EXPECT_EQ(next.current(), kStart);
+  EXPECT_LE(tune_up(next, likes_the_start), kMostSteps);
+  EXPECT_EQ(next.current(), kInitial);
 }
 
 TEST(TunerFindings, OutliveAWorldThatEndsWhileItTunes) {
@@ -119,22 +119,22 @@ TEST(TunerFindings, OutliveAWorldThatEndsWhileItTunes) {
 }
 
 TEST(TunerFindings, OfOneHostSayNothingAboutSeveral) {
-  Tuner next = {kStart, Candidates::between_hosts(kStart, 8), kEffort, kTwoHosts};
+  Tuner next = {kInitial, Candidates::between_hosts(kInitial, 8), kEffort, kTwoHosts};
   EXPECT_FALSE(next.take_over(found_with_four()));
   EXPECT_FALSE(next.is_finished());
-  EXPECT_EQ(next.current(), kStart);
+  EXPECT_EQ(next.current(), kInitial);
   EXPECT_TRUE(next.findings().by_class.empty());
 }
 
 TEST(TunerFindings, DoNotChangeWhatTheUserHasSetMeanwhile) {
-  Candidates candidates = Candidates::inside_a_host(kStart);
+  Candidates candidates = Candidates::inside_a_host(kInitial);
   candidates.shard_bytes.clear();
-  Tuner next(kStart, candidates, kEffort, kFour);
+  Tuner next(kInitial, candidates, kEffort, kFour);
   EXPECT_FALSE(next.take_over(found_with_four(likes_large_shards)));
-  EXPECT_EQ(next.current(), kStart);
-  Tuner off(kStart, {}, kEffort, kFour);
+  EXPECT_EQ(next.current(), kInitial);
+  Tuner off(kInitial, {}, kEffort, kFour);
   EXPECT_FALSE(off.take_over(found_with_four()));
-  EXPECT_EQ(off.current(), kStart);
+  EXPECT_EQ(off.current(), kInitial);
 }
 
 TEST(TunerFindings, AreTheSameAfterTheWayToAnotherRank) {

@@ -115,7 +115,9 @@ void Engine::shutdown(const std::string& why) {
   // Fails what was submitted while the thread was ending.
   const EngineScope here;
   parts_->queue.poll();
-  learned_.tuning = parts_->executor.tuner().findings();
+  // A tuner that could use nothing of an earlier world has nothing better for a later one.
+  TunerFindings found = parts_->executor.tuner().findings();
+  if (!found.by_class.empty()) learned_.tuning = std::move(found);
   learned_.residuals.world_ended();
 }
 

@@ -80,6 +80,60 @@ def test_a_world_of_the_same_size_does_not_tune_again(run_ranks: RunRanks, tmp_p
     assert values(rows(log)[-1]) == values(rows(log)[-2])
 
 
+#: Two ranks tune; a third one joins, which has found nothing.
+JOINED = """
+import os, pickle, numpy, perseus_core as core
+from perseus.common.elastic import ObjectState, run_fn
+
+core.init()
+values = numpy.ones(1 << 20, numpy.float32)
+
+
+def broadcast(value):
+    data = numpy.frombuffer(pickle.dumps(value), numpy.uint8)
+    size = int(core.broadcast(numpy.array(len(data)), 0, name="size"))
+    data = data if core.rank() == 0 else numpy.empty(size, numpy.uint8)
+    return pickle.loads(core.broadcast(data, 0, name="state").tobytes())
+
+
+def train(state):
+    while core.size() == 2:
+        core.allreduce(values, core.ReduceOp.SUM, name="total")
+        state.step += 1
+        if state.step == 80 and core.rank() == 0:
+            with open(os.environ["HOSTS"] + ".new", "w") as file: file.write("localhost:3\\n")
+            os.replace(file.name, os.environ["HOSTS"])
+        state.commit()
+    shards = core.counters()["shards"]
+    core.allreduce(values, core.ReduceOp.SUM, name="total")
+    shards = core.counters()["shards"] - shards
+    assert (core.allgather(numpy.array([shards])) == shards).all()
+
+
+state = ObjectState(broadcast, core.rank, step=0)
+run_fn(train, lambda: (core.shutdown(), core.init()))(state)
+core.shutdown()
+print("well", flush=True)
+"""
+
+
+def test_a_rank_that_joins_goes_on_from_what_the_others_have_found(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    hosts, log = tmp_path / "hosts", tmp_path / "tuning.csv"
+    hosts.write_text("localhost:2\n")
+    environment = {**os.environ, "HOSTS": str(hosts), "PERSEUS_TUNING_LOG": str(log)}
+    environment["PERSEUS_LOG_LEVEL"] = "info"
+    options = ("--min-np", "2", "--max-np", "3", "--watch-hostfile", str(hosts))
+    result = run_ranks(2, JOINED, options=options, environment=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("well") == 3, result.stdout + result.stderr
+    assert (result.stdout + result.stderr).count("as tuned in the last world") == 3
+    told = [row["trial"] for row in rows(log)]
+    assert told[-2:] == ["kept", "taken over"]
+    assert values(rows(log)[-1]) == values(rows(log)[-2])
+
+
 #: A codec that rounds to quarters, so that sums lose nothing more.
 QUARTERS = """
 #include <math.h>

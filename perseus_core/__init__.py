@@ -17,7 +17,13 @@ driver_link.
 from perseus_core import gpu_libraries
 from perseus_core._engine import Rendezvous
 from perseus_core.announcements import announce, announced
-from perseus_core.codecs import find_codec, register_codec
+from perseus_core.codecs import (
+    commit_residuals,
+    find_codec,
+    forget_residuals,
+    register_codec,
+    restore_residuals,
+)
 from perseus_core.constants import WORLD, DataType, OperationKind, ReduceOp
 from perseus_core.errors import (
     AbortedError,
@@ -111,11 +117,13 @@ __all__ = [
     "broadcast_async",
     "check_build",
     "check_environment",
+    "commit_residuals",
     "core_distance",
     "counters",
     "cross_rank",
     "cross_size",
     "find_codec",
+    "forget_residuals",
     "gpu_support",
     "grouped_allreduce",
     "grouped_allreduce_async",
@@ -135,6 +143,7 @@ __all__ = [
     "reducescatter_async",
     "register_codec",
     "remove_process_set",
+    "restore_residuals",
     "settings",
     "shutdown",
     "size",

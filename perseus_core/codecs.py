@@ -13,7 +13,14 @@ from typing import Any, TypeAlias
 from perseus_core import _engine
 from perseus_core.arguments import plain_text
 
-__all__ = ["CFunction", "find_codec", "register_codec"]
+__all__ = [
+    "CFunction",
+    "commit_residuals",
+    "find_codec",
+    "forget_residuals",
+    "register_codec",
+    "restore_residuals",
+]
 
 #: A function of a library loaded by ctypes, or the address of one.
 CFunction: TypeAlias = Any
@@ -66,3 +73,31 @@ def _address(function: CFunction) -> int:
     if isinstance(function, int):
         return function
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def commit_residuals() -> None:
+    """Notes the residuals of error feedback as those of the model that the program saves now.
+
+    Call it where the program saves what it goes back to after a failure, while no operation is
+    under way. It copies nothing. ``State.commit`` of elastic training calls it.
+    """
+    _engine.commit_residuals()
+
+
+def restore_residuals() -> None:
+    """Goes back to the residuals of the last commit_residuals, as the program does to its model.
+
+    The steps since then do not count and will be done again, so what they have left over must not
+    count either. Without a commit it does nothing. An operation that is under way goes back when it
+    ends. Elastic training calls it after a rank is lost.
+    """
+    _engine.restore_residuals()
+
+
+def forget_residuals() -> None:
+    """Forgets all residuals, while no operation is under way.
+
+    Call it on a rank that goes on from a model to which its last gradients did not lead, such as
+    the checkpoint of another run.
+    """
+    _engine.forget_residuals()

@@ -34,6 +34,12 @@ perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* i
   return to_c(registered.status());
 }
 
+void perseus_commit_residuals(void) { Process::instance().learned.residuals.commit(); }
+
+void perseus_restore_residuals(void) { Process::instance().learned.residuals.restore(); }
+
+void perseus_forget_residuals(void) { Process::instance().learned.residuals.forget(); }
+
 perseus_status_t perseus_find_codec(const char* name, int32_t* id) {
   if (name == nullptr || id == nullptr) return to_c(Status::invalid_argument("no codec was named"));
   const auto found = perseus::find_codec(name);

@@ -61,6 +61,7 @@ Process::Process() {
 void Process::before_fork() {
   engine_mutex_.lock();
   names.before_fork();
+  learned.residuals.before_fork();
   handles.before_fork();
   recycled_operations().before_fork();
   codecs_before_fork();
@@ -72,6 +73,7 @@ void Process::after_fork_in_parent() {
   codecs_after_fork();
   recycled_operations().after_fork();
   handles.after_fork_in_parent();
+  learned.residuals.after_fork_in_parent();
   names.after_fork_in_parent();
   engine_mutex_.unlock();
 }
@@ -82,6 +84,7 @@ void Process::after_fork_in_child() {
   codecs_after_fork();
   recycled_operations().after_fork();
   handles.after_fork_in_child();
+  learned.residuals.after_fork_in_child();
   names.after_fork_in_child();
   // Leaked: its destructor would wait for a thread that the child does not have.
   new std::shared_ptr<Engine>(std::move(engine_));
@@ -128,7 +131,8 @@ Status Process::join(WorldRequest request) {
   spin = std::chrono::microseconds(settings.value().spin_us);
   const std::string timeline_path = settings.value().timeline;
   const bool mark_cycles = settings.value().timeline_mark_cycles;
-  auto engine = Engine::start(std::move(settings).value(), request, names, timeline, counters);
+  auto engine =
+      Engine::start(std::move(settings).value(), request, names, learned, timeline, counters);
   // All ranks have the same environment as a rule, so one warns for all of them. A rank that could
   // not join the others does not know whether it is the one.
   const bool is_first = !engine.is_ok() || engine.value()->topology().rank == 0;

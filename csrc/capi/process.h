@@ -8,6 +8,7 @@
 
 #include "bootstrap/environment.h"
 #include "engine/engine.h"
+#include "engine/learned.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
 #include "state/handles.h"
@@ -30,6 +31,7 @@ class Process {
   bool has_tried_to_join() const { return calls_ != 0; }
 
   Names names;
+  Learned learned;
   Handles handles;
   Timeline timeline;
   Counters counters;

@@ -2,11 +2,24 @@
 // that a codec loses is added to the tensor's next gradient, so that nothing is lost over the
 // steps.
 //
-// In a step: residuals.of(name, n), add_residual to the gradient, encode it, decode it again, and
-// keep_residual of the two. Each shard of a tensor does so with its part of the tensor's residual.
+// In an operation: residuals.of(tensor), add_residual of `last` to the gradient, encode it, decode
+// it again, and keep_residual of the two in `next`. Each shard of a tensor does so with its part of
+// the tensor's residual. operation_ended then says whether the result counts.
+//
+// The sum of what counts, plus the residual, is always the sum of the gradients that count. So:
+//   - an operation that fails leaves the residual as it was before, whatever its shards have done;
+//   - a program that goes back to an earlier state of its model, and does steps again, goes back to
+//     the residuals of that state: commit() and restore().
+//
+// A residual belongs to this rank's own gradients, element by element, and not to a place among the
+// ranks. So it stays right in another world, for a name that means the same tensor there: one of
+// the set of all ranks that the program has chosen itself.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,20 +28,76 @@
 
 namespace perseus {
 
-// The residuals of all tensors. One thread at a time; different threads may use parts of the
-// returned memory that do not overlap.
+// The residuals of all tensors, for the life of the process. Any thread. Different threads may use
+// parts of the memory of a tensor that do not overlap.
 class Residuals {
  public:
-  // Returns the tensor's residual: zeros if it is new or its number of elements has changed. Valid
-  // until the next call for this name.
-  std::span<float> of(std::string_view tensor, size_t elements);
+  struct Tensor {
+    std::string_view name;
+    size_t elements = 0;
+    bool outlives_world = true;  // the name means the same tensor in the next world
+  };
+  // An operation reads the residual in `last`, and leaves the new one in `next`. Valid until the
+  // operation has ended.
+  struct Parts {
+    std::span<const float> last;
+    std::span<float> next;
+  };
+
+  // The residual, for the operation of this name that is under way: zeros if the tensor is new, or
+  // its number of elements has changed.
+  Parts of(const Tensor& tensor);
+  // The operation of this name has ended. If it has failed, the residual is what it was before.
+  void operation_ended(std::string_view name, bool is_ok);
+
+  // Notes the residuals as they are: they belong to a state of the model that the program keeps.
+  // Takes a moment, however many there are. No operation should be under way.
+  void commit();
+  // Goes back to the last commit; without one, does nothing. An operation that is under way goes
+  // back when it ends.
+  void restore();
+  // Forgets all residuals: the program goes on from a state of the model to which they do not
+  // belong. No operation should be under way.
+  void forget();
+
+  // The world has ended, and no operation is under way any more. Drops the residuals of names that
+  // mean nothing in another one, and those that were not used in the last two worlds that used any.
+  void world_ended();
+
+  size_t size() const;  // how many tensors
+
+  // The child of a fork has no residuals.
+  void before_fork() { mutex_.lock(); }
+  void after_fork_in_parent() { mutex_.unlock(); }
+  void after_fork_in_child();
 
  private:
   struct Hash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
-  std::unordered_map<std::string, std::vector<float>, Hash, std::equal_to<>> residuals_;
+  // The first operation since a commit leaves the residual of the commit in `committed`, and any
+  // other one the residual before it in `before`. So no memory is copied.
+  struct Entry {
+    std::vector<float> now, before, committed;
+    bool outlives_world = true;
+    bool is_open = false;     // an operation is under way
+    bool is_first = false;    // the one since the last commit
+    bool is_undone = false;   // to go back to the commit when the operation has ended
+    uint64_t commit = 0;      // that `committed` is of; 0: unchanged since the last
+    uint64_t last_world = 0;  // that has used it
+
+    // The residual and what it was before the operation change places.
+    void swap_with_last() { now.swap(is_first ? committed : before); }
+    void close(bool is_ok);
+    void restore(uint64_t last_commit);
+  };
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, Entry, Hash, std::equal_to<>> entries_;
+  uint64_t commits_ = 0;
+  uint64_t world_ = 1;    // of those that used any
+  bool is_used_ = false;  // in this world
 };
 
 // gradient[i] += residual[i]. Any thread.

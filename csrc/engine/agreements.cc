@@ -212,6 +212,10 @@ void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
 void Agreements::adopt_tuning(const Agreement& agreement) {
   if (agreement.trial != wiring_.executor.tuner().trial()) return;
   wiring_.executor.conclude_trial(agreement.slowest);
+  apply_tuning();
+}
+
+void Agreements::apply_tuning() {
   const Tuning& tuning = wiring_.executor.tuner().current();
   wiring_.mesh.set_chunk(tuning.chunk_bytes);
   wiring_.mesh.set_connections(tuning.streams);

@@ -31,6 +31,9 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   // Asks the members of the set to end the round that is under way, or else the next one.
   void request_round(ProcessSet& set);
 
+  // Has the links use the values that the tuner uses now.
+  void apply_tuning();
+
   // GpuLaunchesHost and NameConflictHost.
   const ProcessSet& world() const override;
   const std::map<int32_t, ProcessSetPtr>& process_sets() const override;

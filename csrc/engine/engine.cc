@@ -22,23 +22,26 @@ constexpr std::chrono::seconds kPatienceWithoutDescriptors{2};
 
 }  // namespace
 
-Engine::Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters)
+Engine::Engine(Settings settings, Names& names, Learned& learned, Timeline& timeline,
+               Counters& counters)
     : settings_(std::make_unique<const Settings>(std::move(settings))),
       names_(names),
+      learned_(learned),
       timeline_(timeline),
       counters_(counters),
       loop_(std::chrono::microseconds(settings_->spin_us)),
       gpus_(loop_, std::chrono::seconds(settings_->nccl_timeout)) {}
 
 Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const WorldRequest& request,
-                                              Names& names, Timeline& timeline,
+                                              Names& names, Learned& learned, Timeline& timeline,
                                               Counters& counters) {
   const Status placement = check_thread_placement(settings.thread_affinity, settings.cache_groups);
   if (!placement.is_ok()) {
     decline(placement, request);
     return placement;
   }
-  std::unique_ptr<Engine> engine(new Engine(std::move(settings), names, timeline, counters));
+  std::unique_ptr<Engine> engine(
+      new Engine(std::move(settings), names, learned, timeline, counters));
   if (const Status exhausted = engine->loop_.status(); !exhausted.is_ok()) {
     engine.reset();  // telling the others may need the descriptors that it has
     decline(exhausted, request, kPatienceWithoutDescriptors);
@@ -76,15 +79,17 @@ Status Engine::connect(const WorldRequest& request) {
   if (!bootstrap.is_ok()) return bootstrap.status();
   // Asked now: MPI may be finalised before the engine's end.
   if (const Mpi* mpi = bootstrap.value()->mpi()) mpi_thread_level_ = mpi->thread_level();
-  auto mesh = Mesh::create(loop_, *settings_, *bootstrap.value());
+  auto mesh = Mesh::create(loop_, *settings_, *bootstrap.value(), learned_.tuning.pack());
   if (!mesh.is_ok()) return mesh.status();
   mesh_ = std::move(mesh).value();
   const int rank = topology().rank;
   configure_log(settings_->log_level, settings_->log_hide_time, rank);
   parts_ = std::make_unique<EngineParts>(
       loop_, *mesh_, names_,
-      RunContext{*settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_,
+      RunContext{*settings_, buffers_, timeline_, learned_.residuals, counters_, rank, gpus_,
                  mesh_->shares_all_memory() ? nullptr : &mesh_->world_key()});
+  // A rank that is new has found nothing, so all go on from what one of them tells.
+  parts_->take_over(TunerFindings::unpack(mesh_->experience()));
   parts_->blame.tell_launcher_who_met();
   return {};
 }
@@ -110,6 +115,10 @@ void Engine::shutdown(const std::string& why) {
   // Fails what was submitted while the thread was ending.
   const EngineScope here;
   parts_->queue.poll();
+  // A tuner that could use nothing of an earlier world has nothing better for a later one.
+  TunerFindings found = parts_->executor.tuner().findings();
+  if (!found.by_class.empty()) learned_.tuning = std::move(found);
+  learned_.residuals.world_ended();
 }
 
 Announcements& Engine::announcements() const { return parts_->announcements; }

@@ -15,8 +15,8 @@
 
 #include "base/buffer_pool.h"
 #include "base/event_loop.h"
-#include "codec/residuals.h"
 #include "device/cuda/gpu_thread.h"
+#include "engine/learned.h"
 #include "mpi/mpi.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
@@ -34,10 +34,10 @@ struct EngineParts;
 
 class Engine {
  public:
-  // Joins the other processes and returns when all are there. `names`, `timeline` and `counters`
-  // belong to the process and outlive the engine.
+  // Joins the other processes and returns when all are there. `names`, `learned`, `timeline` and
+  // `counters` belong to the process and outlive the engine.
   static Result<std::unique_ptr<Engine>> start(Settings settings, const WorldRequest& request,
-                                               Names& names, Timeline& timeline,
+                                               Names& names, Learned& learned, Timeline& timeline,
                                                Counters& counters);
   // Tells the other processes that this one cannot start, for example because a setting is
   // malformed. They then fail with the reason instead of waiting. `patience`: how long to try to
@@ -89,20 +89,20 @@ class Engine {
   void shutdown(const std::string& why = "");
 
  private:
-  Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters);
+  Engine(Settings settings, Names& names, Learned& learned, Timeline& timeline, Counters& counters);
 
   Status connect(const WorldRequest& request);
   void run_thread();
 
   const std::unique_ptr<const Settings> settings_;  // whose fields only some sources see
   Names& names_;
+  Learned& learned_;
   Timeline& timeline_;
   Counters& counters_;
 
   EventLoop loop_;
   BufferPool buffers_;
   GpuThreads gpus_;
-  Residuals residuals_;
   std::unique_ptr<Mesh> mesh_;          // once connected
   std::unique_ptr<EngineParts> parts_;  // likewise
   std::optional<MpiThreadLevel> mpi_thread_level_;

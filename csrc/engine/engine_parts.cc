@@ -12,6 +12,10 @@ std::chrono::seconds stall_limit(const Settings& settings) {
   return std::chrono::seconds(settings.stall_check_disable ? 0 : settings.stall_shutdown_time);
 }
 
+WorldShape shape_of(const Topology& topology) {
+  return {.hosts = static_cast<int>(topology.host_names.size()), .ranks = topology.size};
+}
+
 }  // namespace
 
 EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context)
@@ -25,7 +29,7 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
             departures, blame, watches),
       queue(loop, names, binding, agreements),
       executor(context, {.operations = tracker, .shards = termination, .launches = agreements},
-               mesh.topology().local_size(), static_cast<int>(mesh.topology().host_names.size())),
+               mesh.topology().local_size(), shape_of(mesh.topology())),
       watches{
           {},
           {loop, context.settings, context.rank, watches.last, context.counters, peers},
@@ -40,6 +44,10 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
   loop.set_handoff_policy(handoff);
   sets.open_world();
   loop.add_poller(&queue);
+}
+
+void EngineParts::take_over(const TunerFindings& findings) {
+  if (executor.take_over(findings)) agreements.apply_tuning();
 }
 
 Wiring EngineParts::wire(EventLoop& loop, Mesh& mesh, const RunContext& context) {

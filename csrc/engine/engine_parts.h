@@ -29,6 +29,10 @@ struct EngineParts {
   EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context);
   EngineParts(const EngineParts&) = delete;
 
+  // Goes on with the settings that were found in an earlier world. Call before the loop runs, with
+  // the same findings on all ranks.
+  void take_over(const TunerFindings& findings);
+
   // Some parts hold references to later ones, and use them only once all have been constructed.
   ThreadBinding binding;
   Announcements announcements;

@@ -98,7 +98,7 @@ struct ShardRun final : Ticket, TaskObserver {
   uint64_t series = 0;  // counted within the process set
   uint32_t index = 0;   // within the batch
   Shard shard;
-  std::string residual_name;  // for run_coded; a member so that its memory is reused
+  std::string residual_name;  // a member so that its memory is reused
   GpuTurn turn;
 
   const Agreement::Ready& agreed() const { return batch->agreed[shard.operation]; }

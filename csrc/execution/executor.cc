@@ -6,6 +6,7 @@
 
 #include "base/settings.h"
 #include "device/cuda/libraries.h"
+#include "execution/error_feedback.h"
 #include "execution/finite_check.h"
 #include "execution/gathered_run.h"
 #include "execution/gpu/nccl_group.h"
@@ -74,13 +75,13 @@ uint64_t cached_bytes(int local_size) {
 
 }  // namespace
 
-Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, int host_count)
+Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, WorldShape shape)
     : context_(context),
-      several_hosts_(host_count > 1),
+      several_hosts_(shape.has_several_hosts()),
       cached_bytes_(cached_bytes(local_size)),
       hosts_(hosts),
-      tuner_(Tuning::from(context.settings), tuning_candidates(context.settings, host_count > 1),
-             TuningEffort::from(context.settings)),
+      tuner_(Tuning::from(context.settings), tuning_candidates(context.settings, several_hosts_),
+             TuningEffort::from(context.settings), shape),
       admission_(most_at_once(), context.settings.credit_bytes),
       launches_(context.settings.gpu_credit_bytes, static_cast<int>(context.settings.nccl_lanes),
                 hosts.launches),
@@ -92,6 +93,13 @@ Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, int 
 // shards that others have not started, and make all wait.
 int Executor::most_at_once() const {
   return several_hosts_ ? Admission::kAnyNumber : tuner_.current().streams;
+}
+
+bool Executor::take_over(const TunerFindings& findings) {
+  if (!tuner_.take_over(findings)) return false;
+  admission_.set_limits(most_at_once(), tuner_.current().credit_bytes);
+  tuning_log_.take_over(tuner_);
+  return true;
 }
 
 void Executor::conclude_trial(uint64_t slowest) {
@@ -327,7 +335,9 @@ void Executor::settle(ShardRun& run, const Status& status) {
     if (operation == nullptr) return;
     if (operation->first_error.is_ok()) operation->first_error = status;
     if (--operation->unfinished_shards == 0) {
-      hosts_.operations.operation_done(operation, outcome(*operation));
+      const Status ended = outcome(*operation);
+      end_error_feedback(*batch, index, context_, ended.is_ok(), run.residual_name);
+      hosts_.operations.operation_done(operation, ended);
     }
   });
   hosts_.operations.wake_waiters();

@@ -48,8 +48,12 @@ struct ExecutorHosts {
 
 class Executor final : ShardObserver {
  public:
-  // `local_size`: the number of ranks on this host. `host_count`: the number of hosts of the job.
-  Executor(RunContext context, ExecutorHosts hosts, int local_size, int host_count);
+  // `local_size`: the number of ranks on this host. `shape`: of the world.
+  Executor(RunContext context, ExecutorHosts hosts, int local_size, WorldShape shape);
+
+  // Goes on from what was found in an earlier world. Returns whether it uses values from there.
+  // Call before anything is run, with the same findings on all ranks.
+  bool take_over(const TunerFindings& findings);
 
   // Returns an empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }

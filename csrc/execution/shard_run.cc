@@ -1,12 +1,15 @@
 #include "execution/shard_run.h"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/settings.h"
 #include "codec/codec.h"
 #include "collectives/adasum.h"
 #include "collectives/coded_allreduce.h"
 #include "collectives/scratch_array.h"
+#include "execution/error_feedback.h"
 #include "execution/finite_check.h"
 #include "execution/fusion_buffer.h"
 #include "execution/run_options.h"
@@ -36,16 +39,6 @@ Segment only_segment_of(const ShardRun& run) {
   return is_direct ? segment_of(run, run.shard.pieces.front()) : Segment{};
 }
 
-// Where the error of encoding a piece is kept from one operation to the next.
-float* residual_of(ShardRun& run, RunContext& context, const Piece& piece) {
-  const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-  const auto elements = static_cast<size_t>(agreed.description().tensors[piece.tensor].elements());
-  run.residual_name = agreed.key();
-  run.residual_name += '/';
-  run.residual_name += std::to_string(piece.tensor);
-  return context.residuals.of(run.residual_name, elements).data() + piece.offset;
-}
-
 // Sums the shard through a codec. With error feedback, the error of the encoding is added to the
 // next operation's values.
 Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* values) {
@@ -58,7 +51,8 @@ Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* val
     if (!lost) co_return Status::out_of_memory("no memory for the error feedback of a codec");
     float* at = values;
     for (const Piece& piece : run.shard.pieces) {
-      add_residual(at, residual_of(run, context, piece), piece.elements);
+      const std::span<const float> last = residual_of(run, context, piece).last;
+      add_residual(at, last.data(), last.size());
       at += piece.elements;
     }
   }
@@ -67,7 +61,8 @@ Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* val
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (lost) {
     for (const Piece& piece : run.shard.pieces) {
-      std::memcpy(residual_of(run, context, piece), kept, piece.elements * sizeof(float));
+      const std::span<float> next = residual_of(run, context, piece).next;
+      std::copy_n(kept, next.size(), next.begin());
       kept += piece.elements;
     }
   }

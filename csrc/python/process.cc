@@ -211,6 +211,9 @@ void bind_process(py::module_& module) {
   module.def("mpi_thread_level", &perseus_mpi_thread_level);
   module.def("announce", [](uint64_t number) { check(perseus_announce(number)); });
   module.def("announced", &perseus_announced);
+  module.def("commit_residuals", &perseus_commit_residuals);
+  module.def("restore_residuals", &perseus_restore_residuals);
+  module.def("forget_residuals", &perseus_forget_residuals);
 
   module.def("add_process_set", &add_process_set, py::arg("ranks"));
   module.def(

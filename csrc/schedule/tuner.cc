@@ -25,14 +25,6 @@ bool is_faster(uint64_t time, uint64_t than) {
 
 }  // namespace
 
-Tuning Tuning::from(const Settings& settings) {
-  return {.streams = static_cast<int>(settings.streams),
-          .shard_bytes = settings.shard_bytes,
-          .merge_bytes = settings.fusion_bytes,
-          .credit_bytes = settings.credit_bytes,
-          .chunk_bytes = settings.chunk_bytes};
-}
-
 TuningEffort TuningEffort::from(const Settings& settings) {
   return {.steps = static_cast<int>(settings.tuning_steps),
           .warm_up = static_cast<int>(settings.tuning_warm_up),
@@ -61,28 +53,89 @@ Candidates Candidates::between_hosts(const Tuning& start, int connections) {
           .chunk_bytes = {start.chunk_bytes / 4, start.chunk_bytes}};
 }
 
-Tuner::Tuner(Tuning start, const Candidates& candidates, TuningEffort effort)
+Tuner::Tuner(Tuning start, Candidates candidates, TuningEffort effort, WorldShape shape)
     : effort_(effort),
+      candidates_(std::move(candidates)),
+      shape_(shape),
       start_(start),
       current_(start),
       best_(start),
       steps_to_skip_(effort.warm_up) {
-  add(Dimension::kShard, start.shard_bytes, candidates.shard_bytes);
-  add(Dimension::kStreams, static_cast<uint64_t>(start.streams), candidates.streams);
-  add(Dimension::kMerge, start.merge_bytes, candidates.merge_bytes);
-  add(Dimension::kCredit, start.credit_bytes, candidates.credit_bytes);
-  add(Dimension::kChunk, start.chunk_bytes, candidates.chunk_bytes);
-  values_.resize(std::min(values_.size(), static_cast<size_t>(effort.most_values)));
+  list_values(start);
   if (values_.empty()) phase_ = Phase::kDone;
 }
 
-void Tuner::add(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values) {
-  // The initial values are measured early, when a job may not yet run at its usual speed. So they
-  // are measured once more.
-  const bool is_first = values_.empty();
-  for (uint64_t value : values) {
-    if (value != start || is_first) values_.push_back({dimension, value});
+void Tuner::list_values(const Tuning& from) {
+  values_.clear();
+  for (const Dimension dimension : kDimensions) {
+    const uint64_t first = value_of(from, dimension);
+    // The first values are measured early, when a job may not yet run at its usual speed. So they
+    // are measured once more.
+    const bool is_first = values_.empty();
+    const std::vector<uint64_t>& values = candidates(dimension);
+    for (const uint64_t value : values) {
+      if (value != first || is_first) values_.push_back({dimension, value});
+    }
+    // A search that begins elsewhere may find that the initial value was better.
+    const uint64_t initial = value_of(start_, dimension);
+    const bool is_listed = std::ranges::find(values, initial) != values.end();
+    if (!values.empty() && initial != first && !is_listed) values_.push_back({dimension, initial});
   }
+  values_.resize(std::min(values_.size(), static_cast<size_t>(effort_.most_values)));
+}
+
+uint64_t Tuner::value_of(const Tuning& tuning, Dimension dimension) {
+  switch (dimension) {
+    case Dimension::kShard: return tuning.shard_bytes;
+    case Dimension::kStreams: return static_cast<uint64_t>(tuning.streams);
+    case Dimension::kMerge: return tuning.merge_bytes;
+    case Dimension::kCredit: return tuning.credit_bytes;
+    case Dimension::kChunk: return tuning.chunk_bytes;
+  }
+  return 0;
+}
+
+const std::vector<uint64_t>& Tuner::candidates(Dimension dimension) const {
+  switch (dimension) {
+    case Dimension::kShard: return candidates_.shard_bytes;
+    case Dimension::kStreams: return candidates_.streams;
+    case Dimension::kMerge: return candidates_.merge_bytes;
+    case Dimension::kCredit: return candidates_.credit_bytes;
+    default: return candidates_.chunk_bytes;
+  }
+}
+
+bool Tuner::is_usable(const TunerFindings::Found& found) const {
+  if (found.shape.has_several_hosts() != shape_.has_several_hosts()) return false;
+  return std::ranges::all_of(kDimensions, [&](Dimension dimension) {
+    const uint64_t value = value_of(found.tuning, dimension);
+    const std::vector<uint64_t>& values = candidates(dimension);
+    return value == value_of(start_, dimension) || std::ranges::find(values, value) != values.end();
+  });
+}
+
+bool Tuner::take_over(const TunerFindings& findings) {
+  if (values_.empty()) return false;
+  for (const auto& [work_class, found] : findings.by_class) {
+    if (is_usable(found)) found_[work_class] = found;
+  }
+  const auto last = found_.find(findings.habit.work_class);
+  if (last == found_.end() || !findings.habit.is_known()) return false;
+  habit_ = findings.habit;
+  const auto& [tuning, shape] = last->second;
+  if (shape == shape_) {
+    work_.resume(habit_);
+    keep(tuning);
+  } else {
+    begin_search(tuning);
+  }
+  return true;
+}
+
+void Tuner::keep(const Tuning& found) {
+  phase_ = Phase::kDone;
+  current_ = best_ = found;
+  steps_ = 0;
 }
 
 Tuning Tuner::with(Tuning tuning, const Value& value) {
@@ -185,17 +238,24 @@ void Tuner::choose_next() {
 void Tuner::finish() {
   phase_ = Phase::kDone;
   current_ = best_;
-  found_[work_.learn()] = best_;
+  habit_ = work_.learn();
+  found_[habit_.work_class] = {best_, shape_};
 }
 
 void Tuner::begin_again(int work_class) {
-  if (const auto found = found_.find(work_class); found != found_.end()) {
-    current_ = found->second;
-    steps_ = 0;
-    return work_.expect(work_class);
+  const auto found = found_.find(work_class);
+  if (found != found_.end() && found->second.shape == shape_) {
+    habit_ = work_.expect(work_class);
+    return keep(found->second.tuning);
   }
+  habit_ = {};
+  begin_search(found == found_.end() ? start_ : found->second.tuning);
+}
+
+void Tuner::begin_search(const Tuning& from) {
+  list_values(from);
   phase_ = Phase::kFirst;
-  current_ = best_ = start_;
+  current_ = best_ = from;
   best_time_ = UINT64_MAX;
   tried_ = 0;
   start_times_.clear();

@@ -13,31 +13,25 @@
 //
 // If the job later moves tensors of another size, it tunes again from the initial values, or takes
 // what it has found for such work before; see WorkWatch.
+//
+// What it has found outlives the world. In a world of the same shape the next tuner takes it as it
+// is. In one with more or fewer ranks the next search begins there, and takes no longer than the
+// first one. That a job has more than one host, or no longer has, makes other values the fastest
+// ones, so then the next tuner begins from nothing.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "schedule/tuning.h"
 #include "schedule/work_watch.h"
 
 namespace perseus {
 
 struct Settings;
-
-struct Tuning {
-  int streams = 0;
-  uint64_t shard_bytes = 0;
-  uint64_t merge_bytes = 0;
-  uint64_t credit_bytes = 0;
-  uint64_t chunk_bytes = 0;
-
-  static Tuning from(const Settings& settings);
-  bool operator==(const Tuning&) const = default;
-};
 
 // The values to try of each dimension, in this order. Empty for a dimension that the user has set,
 // or that makes no difference.
@@ -70,7 +64,14 @@ class Tuner {
   // The least of the results that are no time.
   static constexpr uint64_t kNoTime = UINT64_MAX - 8;
 
-  Tuner(Tuning start, const Candidates& candidates, TuningEffort effort);
+  Tuner(Tuning start, Candidates candidates, TuningEffort effort, WorldShape shape = {});
+
+  // Goes on from what was found in an earlier world, without the values that this tuner could not
+  // find itself. Returns whether current() is from there. Call before anything else, with the same
+  // findings on all ranks.
+  bool take_over(const TunerFindings& findings);
+  // What to take over in the next world.
+  TunerFindings findings() const { return {found_, habit_}; }
 
   // The values to use now.
   const Tuning& current() const { return current_; }
@@ -105,7 +106,13 @@ class Tuner {
   // The result that says that work is of a class now.
   static uint64_t work_of(int work_class) { return kNoTime + static_cast<uint64_t>(work_class); }
 
-  void add(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values);
+  static uint64_t value_of(const Tuning& tuning, Dimension dimension);
+  const std::vector<uint64_t>& candidates(Dimension dimension) const;
+  // Returns whether this tuner might have found these values.
+  bool is_usable(const TunerFindings::Found& found) const;
+
+  // Lists the values to try in a search that begins from `from`.
+  void list_values(const Tuning& from);
   // Sets current_ to the values to measure next, or at the end to those that are kept.
   void choose_next();
   bool has_won_duel();
@@ -114,8 +121,16 @@ class Tuner {
   void finish();
   // Tunes for work of another class.
   void begin_again(int work_class);
+  void begin_search(const Tuning& from);
+  // Uses what was found, without a search.
+  void keep(const Tuning& found);
 
+  static constexpr Dimension kDimensions[] = {Dimension::kShard, Dimension::kStreams,
+                                              Dimension::kMerge, Dimension::kCredit,
+                                              Dimension::kChunk};
   const TuningEffort effort_;
+  const Candidates candidates_;
+  const WorldShape shape_;
   const Tuning start_;
   Phase phase_ = Phase::kFirst;
   Tuning current_;
@@ -129,7 +144,8 @@ class Tuner {
   std::vector<uint64_t> start_times_, best_times_;
   // The work that the values are for, and what was found for others, by class.
   WorkWatch work_;
-  std::map<int, Tuning> found_;
+  std::map<int, TunerFindings::Found> found_;
+  WorkHabit habit_;
   // The trial.
   int steps_ = 0;
   int small_steps_ = 0;  // in a row

@@ -26,6 +26,14 @@ bool has_begun(const std::string& path) {
   return !begun.insert(path).second;
 }
 
+std::string text_of(const Tuning& tuning) {
+  std::ostringstream text;
+  text << "streams " << tuning.streams << ", shard " << tuning.shard_bytes / kPerMiB
+       << " MiB, merge " << tuning.merge_bytes / kPerMiB << " MiB, credit "
+       << tuning.credit_bytes / kPerMiB << " MiB, chunk " << tuning.chunk_bytes / kPerKiB << " KiB";
+  return text.str();
+}
+
 void warn(const std::string& path, const Status& why) {
   PERSEUS_LOG(kWarning, "PERSEUS_TUNING_LOG: cannot write to " << path << ": " << why.message());
 }
@@ -69,16 +77,23 @@ void TuningLog::add(const Tuner& tuner, uint64_t slowest) {
   write(line.str());
 }
 
+void TuningLog::take_over(const Tuner& tuner) {
+  PERSEUS_LOG(kInfo, "as tuned in the last world"
+                         << (tuner.is_finished() ? "" : ", and tunes again") << ": "
+                         << text_of(tuner.current()));
+  write_settled("taken over", tuner);
+}
+
 void TuningLog::finish(const Tuner& tuner) {
-  const Tuning& kept = tuner.current();
-  PERSEUS_LOG(kInfo, "tuned in " << tuner.steps() << " steps: streams " << kept.streams
-                                 << ", shard " << kept.shard_bytes / kPerMiB << " MiB, merge "
-                                 << kept.merge_bytes / kPerMiB << " MiB, credit "
-                                 << kept.credit_bytes / kPerMiB << " MiB, chunk "
-                                 << kept.chunk_bytes / kPerKiB << " KiB");
+  PERSEUS_LOG(kInfo, "tuned in " << tuner.steps() << " steps: " << text_of(tuner.current()));
+  write_settled("kept", tuner);
+}
+
+void TuningLog::write_settled(std::string_view what, const Tuner& tuner) {
   if (!file_) return;
+  const Tuning& kept = tuner.current();
   std::ostringstream line;
-  line << "kept," << tuner.steps() << ',' << kept.streams << ',' << kept.shard_bytes / kPerMiB
+  line << what << ',' << tuner.steps() << ',' << kept.streams << ',' << kept.shard_bytes / kPerMiB
        << ',' << kept.merge_bytes / kPerMiB << ',' << kept.credit_bytes / kPerMiB << ','
        << kept.chunk_bytes / kPerKiB << ",\n";
   write(line.str());

@@ -27,18 +27,24 @@ void WorkWatch::note_batch(uint64_t bytes, uint64_t largest) {
   batches_ = bytes_ = largest_ = 0;
 }
 
-int WorkWatch::learn() {
+WorkHabit WorkWatch::learn() {
   const uint64_t steps = std::max<uint64_t>(steps_, 1);
   look_batches_ = std::max<uint64_t>(kStepsInALook * batches_ / steps, kStepsInALook);
   look_bytes_ = kStepsInALook * bytes_ / steps;
-  expect(class_of(largest_));
-  return class_;
+  return expect(class_of(largest_));
 }
 
-void WorkWatch::expect(int work_class) {
+WorkHabit WorkWatch::expect(int work_class) {
   class_ = work_class;
   changed_.reset();
   batches_ = bytes_ = largest_ = 0;
+  return {class_, look_batches_, look_bytes_};
+}
+
+void WorkWatch::resume(const WorkHabit& habit) {
+  look_batches_ = habit.look_batches;
+  look_bytes_ = habit.look_bytes;
+  expect(habit.work_class);
 }
 
 }  // namespace perseus

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "schedule/tuning.h"
+
 namespace perseus {
 
 class WorkWatch {
@@ -26,10 +28,12 @@ class WorkWatch {
 
   // The tuner begins to learn.
   void begin() { *this = WorkWatch(); }
-  // The tuner has learnt from everything since begin(). Returns the class of that.
-  int learn();
-  // The tuner has learnt from work of this class before.
-  void expect(int work_class);
+  // The tuner has learnt from everything since begin(). Returns what that was.
+  WorkHabit learn();
+  // The tuner has learnt from work of this class before. Returns the habit from now on.
+  WorkHabit expect(int work_class);
+  // The tuner of an earlier world has learnt from such work.
+  void resume(const WorkHabit& habit);
   // Returns the class of the work of late, if it is not what is expected, and not small.
   std::optional<int> changed() const { return changed_; }
 

@@ -16,7 +16,7 @@
 namespace perseus {
 namespace {
 
-constexpr std::string_view kFormat = "perseus card 5";
+constexpr std::string_view kFormat = "perseus card 6";
 constexpr char kSameForAll[] = "; install the same on all hosts";
 constexpr uint32_t kMaxListItems = 4096;
 
@@ -169,6 +169,7 @@ std::string AddressCard::pack() const {
     writer.put_string(name);
     writer.put_string(value);
   }
+  writer.put_string(experience);
   const auto bytes = writer.bytes();
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
@@ -210,6 +211,7 @@ Result<AddressCard> AddressCard::unpack(const std::string& packed) {
     std::string name = reader.get_string();
     card.agreed.emplace_back(std::move(name), reader.get_string());
   }
+  card.experience = reader.get_string();
   if (reader.failed()) return Status::internal("sent a malformed address card");
   return card;
 }

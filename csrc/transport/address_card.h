@@ -27,6 +27,7 @@ struct AddressCard {
   std::vector<Processors> caches;                           // the last-level caches over these
   std::string thread_affinity;                              // its PERSEUS_THREAD_AFFINITY
   std::vector<std::pair<std::string, std::string>> agreed;  // settings that all must share
+  std::string experience;                                   // see Mesh::create
 
   // Without endpoints.
   static AddressCard of_this_process(const Settings& settings);

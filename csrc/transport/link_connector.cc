@@ -29,12 +29,13 @@ LinkConnector::~LinkConnector() {
   for (Peer& peer : peers_) loop_.cancel_timer(peer.timer);
 }
 
-Status LinkConnector::open(const Settings& settings, Bootstrap& bootstrap) {
+Status LinkConnector::open(const Settings& settings, Bootstrap& bootstrap,
+                           const std::string& experience) {
   credentials_.secret = bootstrap.secret();
   credentials_.rank = static_cast<uint32_t>(bootstrap.rank());
   AcceptorOwner& owner = *this;
   acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, exhaustion_, owner);
-  Result<Met> met = meet(settings, options_, *acceptor_, bootstrap);
+  Result<Met> met = meet(settings, options_, *acceptor_, bootstrap, experience);
   if (!met.is_ok()) return met.status();
   met_ = std::move(met).value();
   credentials_.job = met_.job;

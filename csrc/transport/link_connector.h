@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/buffer_pool.h"
@@ -47,7 +48,7 @@ class LinkConnector final : private AcceptorOwner {
   ~LinkConnector();
 
   // Has the ranks meet, and begins to accept their connections. Call once.
-  Status open(const Settings& settings, Bootstrap& bootstrap);
+  Status open(const Settings& settings, Bootstrap& bootstrap, const std::string& experience);
   void close() { acceptor_->close(); }
 
   const Met& met() const { return met_; }

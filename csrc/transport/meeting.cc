@@ -89,9 +89,10 @@ void close_to_other_hosts(TransportChoice transport, const AddressCard& own, Acc
 }  // namespace
 
 Result<Met> meet(const Settings& settings, const PeerRoutes::Options& options, Acceptor& acceptor,
-                 Bootstrap& bootstrap) {
+                 Bootstrap& bootstrap, const std::string& experience) {
   Met met;
   AddressCard card = AddressCard::of_this_process(settings);
+  card.experience = experience;
   std::vector<LocalAddress> addresses;
   if (bootstrap.size() > 1) {
     // An error goes on the card, so that all ranks hear of it instead of waiting.
@@ -106,6 +107,9 @@ Result<Met> meet(const Settings& settings, const PeerRoutes::Options& options, A
   Result<std::vector<AddressCard>> cards = unpack_cards(gathered.value());
   if (!cards.is_ok()) return cards.status();
   met.job = cards.value()[0].nonce;
+  const auto experienced = std::ranges::find_if(
+      cards.value(), [](const AddressCard& each) { return !each.experience.empty(); });
+  if (experienced != cards.value().end()) met.experience = experienced->experience;
   met.key.emplace(bootstrap.secret(), gathered.value());
   met.topology = make_topology(bootstrap.rank(), cards.value());
   for (int rank = 0; rank < met.topology.size; ++rank) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "base/status.h"
 #include "base/world_key.h"
@@ -24,12 +25,14 @@ struct Met {
   PeerRoutes routes;
   std::optional<WorldKey> key;  // not empty
   WireProtection protection;
-  Nonce job{};  // the number of this world
+  Nonce job{};             // the number of this world
+  std::string experience;  // see Mesh::experience
 };
 
 // Has `acceptor` listen, and exchanges cards with all ranks. Blocks for at most the start time-out
 // of `settings`. Errors name the rank and the address, and all ranks get the same one.
+// `experience`: see Mesh::create.
 Result<Met> meet(const Settings& settings, const PeerRoutes::Options& options, Acceptor& acceptor,
-                 Bootstrap& bootstrap);
+                 Bootstrap& bootstrap, const std::string& experience);
 
 }  // namespace perseus

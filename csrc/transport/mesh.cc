@@ -27,9 +27,9 @@ int connections_between_hosts(const Settings& settings) {
 }
 
 Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& settings,
-                                           Bootstrap& bootstrap) {
+                                           Bootstrap& bootstrap, const std::string& experience) {
   auto mesh = std::make_unique<MeshImpl>(loop, settings);
-  PERSEUS_RETURN_IF_ERROR(mesh->open(settings, bootstrap));
+  PERSEUS_RETURN_IF_ERROR(mesh->open(settings, bootstrap, experience));
   return std::unique_ptr<Mesh>(std::move(mesh));
 }
 
@@ -58,8 +58,9 @@ void Mesh::decline(Bootstrap& bootstrap, const Status& why) {
       bootstrap.all_gather(card.pack(), std::chrono::seconds(defaults.start_timeout));
 }
 
-Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
-  PERSEUS_RETURN_IF_ERROR(connector_.open(settings, bootstrap));
+Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap,
+                      const std::string& experience) {
+  PERSEUS_RETURN_IF_ERROR(connector_.open(settings, bootstrap, experience));
   environment_.rank = topology().rank;
   environment_.rank_name = topology().name(topology().rank);
   environment_.silence = std::chrono::seconds(settings.peer_timeout);

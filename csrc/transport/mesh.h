@@ -43,9 +43,11 @@ class Mesh {
  public:
   // Exchanges addresses with all ranks through `bootstrap`, begins to listen, and returns a mesh
   // whose links are connected on first use. Blocks for at most the start time-out of `settings`;
-  // call before the loop runs. Errors name the rank and the address.
+  // call before the loop runs. Errors name the rank and the address. `experience`: what this rank
+  // tells all others of earlier worlds, in the words of a room above.
   static Result<std::unique_ptr<Mesh>> create(EventLoop& loop, const Settings& settings,
-                                              Bootstrap& bootstrap);
+                                              Bootstrap& bootstrap,
+                                              const std::string& experience = "");
   // Tells `listener` what happens from now on. Call once, before the loop runs.
   virtual void listen(MeshListener& listener) = 0;
   // A rank that cannot take part calls this instead of create. It tells the reason to all ranks,
@@ -56,6 +58,8 @@ class Mesh {
   virtual const Topology& topology() const = 0;
   // The key that these ranks have in common, and nobody else. Any thread.
   virtual const WorldKey& world_key() const = 0;
+  // The experience of the lowest rank that has any; empty if none has. All ranks get the same.
+  virtual const std::string& experience() const = 0;
   // Returns whether all ranks reach each other through shared memory alone, which nobody else can
   // write to. All ranks get the same answer.
   virtual bool shares_all_memory() const = 0;

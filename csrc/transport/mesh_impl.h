@@ -18,11 +18,12 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
   MeshImpl(EventLoop& loop, const Settings& settings);
   ~MeshImpl() override;
   // Does all that Mesh::create does. Call once.
-  Status open(const Settings& settings, Bootstrap& bootstrap);
+  Status open(const Settings& settings, Bootstrap& bootstrap, const std::string& experience);
 
   void listen(MeshListener& listener) override { listener_ = &listener; }
   const Topology& topology() const override { return connector_.met().topology; }
   const WorldKey& world_key() const override { return *connector_.met().key; }
+  const std::string& experience() const override { return connector_.met().experience; }
   bool shares_all_memory() const override { return shares_all_memory_; }
   Link& link(int peer) override { return framed_link(peer); }
   bool needs_one_thread() const override { return connector_.uses_fabric(); }

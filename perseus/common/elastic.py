@@ -71,6 +71,7 @@ class State(ABC):
     def commit(self) -> None:
         """Saves the state, then checks for changes of the hosts. Every rank must call it."""
         self.save()
+        perseus_core.commit_residuals()
         self._commits += 1
         self.check_host_updates()
 
@@ -114,6 +115,8 @@ class State(ABC):
         """
         here = np.array([self._commits, -self._commits], np.int64)
         most, least = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
+        if self._commits < most:
+            perseus_core.forget_residuals()  # they are those of an older state
         return bool(most != -least or most == 0)
 
     def has_synced(self) -> None:
@@ -253,9 +256,11 @@ def _run(
             if driver is None:
                 if not skips_sync:
                     state.sync()
+                    perseus_core.commit_residuals()
             elif state.needs_sync():
                 state.sync()
                 state.has_synced()
+                perseus_core.commit_residuals()
             # For a rank that has joined an elastic job, this is its first world.
             if is_new_world or driver is not None:
                 state.join_progress()
@@ -266,6 +271,7 @@ def _run(
                 raise
             losses_left -= driver is None
             state.restore()
+            perseus_core.restore_residuals()
             skips_sync = False
         except HostsUpdatedInterrupt as interrupt:
             skips_sync = interrupt.skip_sync

@@ -596,6 +596,17 @@ PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec
 /** Finds a codec's id by its name; "none", "fp16" and "bf16" are built in. Returns
  * PERSEUS_INVALID_ARGUMENT if there is no such codec. */
 PERSEUS_API perseus_status_t perseus_find_codec(const char* name, int32_t* id);
+/** Notes the residuals of error feedback, of all tensors, as those of the state of the model that
+ * the program keeps now, to go back to it after a failure. Call it where the program saves its
+ * model, while no operation is under way. It copies nothing, and works before init, too. */
+PERSEUS_API void perseus_commit_residuals(void);
+/** Goes back to the residuals of the last perseus_commit_residuals, as the program goes back to the
+ * model that it saved there: the steps since then do not count, and will be done again. Without a
+ * commit it does nothing. An operation that is under way goes back when it ends. */
+PERSEUS_API void perseus_restore_residuals(void);
+/** Forgets all residuals: this rank goes on from a model that was saved elsewhere, or that has
+ * nothing to do with its last gradients. Call it while no operation is under way. */
+PERSEUS_API void perseus_forget_residuals(void);
 
 /** @} */
 

@@ -19,15 +19,17 @@ namespace perseus {
 
 class EngineRank {
  public:
-  EngineRank(ThreadRendezvous& rendezvous, int rank)
+  // `found`: in an earlier world.
+  EngineRank(ThreadRendezvous& rendezvous, int rank, const TunerFindings& found = {})
       : rank_(rank), settings_(test_settings({{"PERSEUS_STALL_CHECK_DISABLE", "1"}})) {
     ThreadBootstrap bootstrap(rendezvous, rank);
-    auto mesh = Mesh::create(loop_, settings_, bootstrap);
+    auto mesh = Mesh::create(loop_, settings_, bootstrap, found.pack());
     if (!mesh.is_ok()) throw std::runtime_error(mesh.status().message());
     mesh_ = std::move(mesh).value();
     parts_ = std::make_unique<EngineParts>(
         loop_, *mesh_, names_,
         RunContext{settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_});
+    parts_->take_over(TunerFindings::unpack(mesh_->experience()));
     thread_ = std::thread([this] {
       const EngineScope here;
       loop_.run();
@@ -93,14 +95,16 @@ class EngineRank {
   std::thread thread_;
 };
 
-// Runs `body` on a thread for each rank, and then has all of them leave.
-inline void run_engine_world(int size, const std::function<void(EngineRank&)>& body) {
+// Runs `body` on a thread for each rank, and then has all of them leave. `found`: by rank, in an
+// earlier world.
+inline void run_engine_world(int size, const std::function<void(EngineRank&)>& body,
+                             const std::vector<TunerFindings>& found = {}) {
   ThreadRendezvous rendezvous(size);
   ThreadRendezvous end(size);
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
-      EngineRank rank(rendezvous, r);
+      EngineRank rank(rendezvous, r, found.empty() ? TunerFindings() : found[r]);
       body(rank);
       EXPECT_TRUE(end.all_gather(r, "", std::chrono::seconds(60)).is_ok());
     });

@@ -97,7 +97,7 @@ struct ExecutorRank final : OperationObserver, ShardFailureHandler, GpuLaunchesH
       RunContext{settings, buffers, timeline, residuals, counters, rank.rank, gpus, world_key},
       {.operations = *this, .shards = *this, .launches = *this},
       rank.size,
-      1};
+      WorldShape{.hosts = 1, .ranks = rank.size}};
   std::map<std::string, uint32_t> ids;
   uint64_t rounds = 0;
   std::vector<std::string> done;

@@ -184,6 +184,9 @@ class DriverLink:
                 self._answers.put(RemovedError(said["why"]))
             elif kind == "change":
                 self._take(Change(said["number"], said["change"], said["moment"]))
+            elif kind == "are you there":
+                with contextlib.suppress(OSError):
+                    self._socket.send(json.dumps({"says": "here"}).encode())
             elif kind == "ending":
                 self.leave_on_signal.job_ends()
 

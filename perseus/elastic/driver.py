@@ -19,6 +19,7 @@ from perseus.elastic.forming import NEVER, RESET_LIMIT, Forming
 from perseus.elastic.host_table import Change, HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.owner import NextWorld, Owner
+from perseus.elastic.roll_call import RollCall
 from perseus.elastic.workers import Place, State, Worker, Workers, rank_order
 from perseus.run.hosts import Host, Slot, slots_on
 
@@ -34,6 +35,7 @@ class Driver:
 
     Args:
       size: how many slots the job waits for before it starts.
+      patience: the seconds that a worker may take to say that it is there.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Driver:
         owner: Owner,
         table: HostTable | None = None,
         clock: Callable[[], float] = time.monotonic,
+        patience: float = NEVER,
     ) -> None:
         self._options = options
         self._size = size
@@ -55,6 +58,7 @@ class Driver:
         self._forming = Forming(
             options, size, owner, self.workers, self.table, clock, self._kill, self._end
         )
+        self._roll_call = RollCall(patience, clock, owner.ask)
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
         self._starts_none = False  # since the job is drained as a whole
@@ -86,6 +90,10 @@ class Driver:
         worker.state = State.WAITING
         worker.commits = commits
         self._update()
+
+    def is_here(self, number: int) -> None:
+        """A worker that was asked whether it is there has answered."""
+        self._roll_call.answered(number)
 
     def began_function(self, number: int) -> None:
         """A worker has entered its training function."""
@@ -167,7 +175,11 @@ class Driver:
 
     def next_deadline(self) -> float:
         """Returns when `handle_deadlines` must be called again, by the clock; or NEVER."""
-        others = (self.table.next_deadline(), self.workers.next_to_leave())
+        others = (
+            self.table.next_deadline(),
+            self.workers.next_to_leave(),
+            self._roll_call.next_deadline(),
+        )
         return min([self._forming.deadline, *(moment for moment in others if moment is not None)])
 
     def handle_deadlines(self) -> None:
@@ -182,6 +194,15 @@ class Driver:
                 f"step within {self._options.timeout} s since it was drained; killing it"
             )
             self._kill(worker, "it is drained, and has not left")
+        for worker in self._roll_call.silent_workers():
+            if worker.is_told_to_end:
+                continue
+            worker.is_told_to_end = True
+            self._owner.say(
+                f"worker {worker.number} on host {worker.place[0]} says nothing while the others "
+                "wait for it; killing it"
+            )
+            self._owner.kill(worker, "it says nothing")
         if now >= self._forming.deadline:
             self._forming.time_out()
 
@@ -191,11 +212,19 @@ class Driver:
         if self.is_over:
             return
         if self._has_finished:
-            return self._finish()
-        self._let_go()
-        self._start_workers()
-        self._notify()
-        self._forming.go_on(self.change)
+            self._finish()
+        else:
+            self._let_go()
+            self._start_workers()
+            self._notify()
+            self._forming.go_on(self.change)
+        self._call_the_roll()
+
+    def _call_the_roll(self) -> None:
+        """Looks after the members whom others wait for, and who may be stopped."""
+        are_awaited = self._has_finished or self._forming.is_under_way
+        members = (w for w in self.workers.alive() if w.state is State.MEMBER)
+        self._roll_call.await_workers(members if are_awaited and not self.is_over else ())
 
     def _finish(self) -> None:
         """Ends the job when no member of the last world trains any more."""

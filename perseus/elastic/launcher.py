@@ -18,7 +18,7 @@ from perseus.elastic.options import ElasticOptions
 from perseus.elastic.workers import State, Worker
 from perseus.run import agent_protocol as protocol
 from perseus.run.ending import Ending
-from perseus.run.environment import rank_environment
+from perseus.run.environment import peer_timeout, rank_environment
 from perseus.run.failures import Failures, how_it_ended, name_ranks
 from perseus.run.host_connection import AgentConnection, Frame
 from perseus.run.hosts import Host, Slot
@@ -85,7 +85,7 @@ class ElasticLauncher(Launcher):
         self._slots: list[Slot] = []
         job.slots = self._slots
         self._options = options
-        self._driver = Driver(options, size, self)
+        self._driver = Driver(options, size, self, patience=peer_timeout(job.environment))
         self._first_hosts = hosts
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
@@ -175,6 +175,8 @@ class ElasticLauncher(Launcher):
                 self._driver.began_function(number)
             case messages.Finished():
                 self._driver.finished(number)
+            case messages.Here():
+                self._driver.is_here(number)
             case messages.Drain():
                 self._driver.drain_worker(number)
 
@@ -281,6 +283,9 @@ class ElasticLauncher(Launcher):
 
     def notify(self, worker: Worker, number: int, change: Change) -> None:
         self._tell(worker.number, messages.change_message(number, change, time.time()))
+
+    def ask(self, worker: Worker) -> None:
+        self._tell(worker.number, messages.question())
 
     def say(self, message: str) -> None:
         self._messages.say(message)

@@ -3,7 +3,8 @@
 A worker says `ready` (how many commits its state has seen, and why its last meeting failed) each
 time that it wants a world, and is told `world` or `refusal`. It says `begun` and `finished` of its
 training function, and `drain` when it is to leave. It is told `change` when the next world will be
-another one, and `ending`, by its agent, before SIGTERM ends it with its job.
+another one, and `ending`, by its agent, before SIGTERM ends it with its job. It is asked
+`are you there`, and says `here`.
 
 perseus_core.driver_link has the worker's end, and a test holds the two against each other.
 """
@@ -21,9 +22,11 @@ __all__ = [
     "Begun",
     "Drain",
     "Finished",
+    "Here",
     "Ready",
     "change_message",
     "parse",
+    "question",
     "refusal",
     "world_message",
 ]
@@ -50,7 +53,12 @@ class Drain:
     pass
 
 
-def parse(message: bytes) -> Ready | Begun | Finished | Drain | None:
+@dataclass(frozen=True)
+class Here:
+    pass
+
+
+def parse(message: bytes) -> Ready | Begun | Finished | Drain | Here | None:
     """Returns None for what makes no sense: the words of another program of the worker's."""
     try:
         said = json.loads(message)
@@ -65,6 +73,8 @@ def parse(message: bytes) -> Ready | Begun | Finished | Drain | None:
             return Finished()
         case {"says": "drain"}:
             return Drain()
+        case {"says": "here"}:
+            return Here()
     return None
 
 
@@ -86,6 +96,10 @@ def refusal(why: str) -> bytes:
 def change_message(number: int, change: Change, moment: float) -> bytes:
     """`moment` is in seconds of the Unix epoch."""
     return _encode(says="change", number=number, change=int(change), moment=moment)
+
+
+def question() -> bytes:
+    return _encode(says="are you there")
 
 
 def _encode(**said: Any) -> bytes:

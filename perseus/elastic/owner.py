@@ -39,6 +39,9 @@ class Owner(Protocol):
     def notify(self, worker: Worker, number: int, change: Change) -> None:
         """Tells a worker that the next world will be another one."""
 
+    def ask(self, worker: Worker) -> None:
+        """Asks a worker whether it is there, which it answers whatever its program does."""
+
     def say(self, message: str) -> None:
         """Tells the user."""
 

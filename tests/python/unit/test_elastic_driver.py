@@ -25,8 +25,9 @@ class Job:
         self.worlds: dict[int, list[int]] = {}  # by meeting
         self.told: list[tuple[int, Change]] = []
         self.ends: list[str | None] = []
+        self.asked: list[int] = []
         table = HostTable(options.cooldown_range, clock=lambda: self.now, uniform=lambda: 0.0)
-        self.driver = Driver(options, size, self, table, clock=lambda: self.now)
+        self.driver = Driver(options, size, self, table, lambda: self.now, patience=30)
 
     def start(self, starting: Sequence[Worker]) -> None:
         self.started += starting
@@ -45,6 +46,9 @@ class Job:
 
     def notify(self, worker: Worker, number: int, change: Change) -> None:
         self.told.append((worker.number, change))
+
+    def ask(self, worker: Worker) -> None:
+        self.asked.append(worker.number)
 
     def say(self, message: str) -> None:
         pass
@@ -484,3 +488,40 @@ def test_a_host_that_the_job_does_not_have_cannot_be_drained(job: MakeJob) -> No
     with pytest.raises(ValueError, match="the job has no host 'b'; it has a"):
         one.driver.drain("b")
     assert one.told == []
+
+
+def test_a_member_that_says_nothing_while_the_others_wait_is_killed(job: MakeJob) -> None:
+    one = running(job(3, blacklist_by="slot"), a=3)
+    one.driver.ended(0, "was killed")
+    assert one.asked == []
+    one.ready(1)
+    assert one.asked == [2]
+    one.wait(30)
+    assert one.killed == [2]
+    one.driver.ended(2, "was killed")
+    assert one.world == [1]
+
+
+def test_a_member_that_answers_is_waited_for(job: MakeJob) -> None:
+    one = running(job(3, blacklist_by="slot"), a=3)
+    one.driver.ended(0, "was killed")
+    one.ready(1)
+    for _ in range(100):
+        one.driver.is_here(2)
+        assert one.driver.next_deadline() <= one.now + 1
+        one.wait(1)
+    assert (one.killed, one.asked) == ([], [2] * 101)
+    one.ready(2)
+    assert one.world == [1, 2]
+    one.wait(40)
+    assert (one.killed, one.driver.next_deadline()) == ([], float("inf"))
+
+
+def test_a_member_that_says_nothing_after_another_has_finished_is_killed(job: MakeJob) -> None:
+    one = running(job(2), a=2)
+    one.driver.finished(0)
+    assert one.asked == [1]
+    one.wait(30)
+    assert one.killed == [1]
+    one.driver.ended(1, "was killed")
+    assert one.ends == [None]

@@ -234,6 +234,9 @@ class WorkerThreads:
         if worker.rank == 0:
             self._changes.append(change)
 
+    def ask(self, worker: Worker) -> None:
+        """Horovod's workers have nothing to answer with."""
+
     def say(self, message: str) -> None:
         logging.warning("%s", message)
 

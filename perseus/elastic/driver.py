@@ -206,6 +206,7 @@ class Driver:
 
     def _finish(self) -> None:
         """Ends the job when no member of the last world trains any more."""
+        self._deadline = NEVER  # it is for workers that are to meet
         for worker in self.workers.alive():
             if worker.state is State.STARTING:
                 self._kill(worker, "the job has finished")
@@ -263,7 +264,7 @@ class Driver:
         """Tells the members that some of them leave, or that others are to join."""
         if self._is_forming:
             return
-        members = [w for w in self.workers.alive() if w.state is State.MEMBER]
+        members = [w for w in self.workers.alive() if self._is_in_world(w)]
         change = Change.NO_UPDATE
         if any(w.is_leaving and w.number not in self._announced for w in members):
             change |= Change.REMOVED
@@ -276,6 +277,10 @@ class Driver:
         self.change += 1
         for member in members:
             self._owner.notify(member, self.change, change)
+
+    def _is_in_world(self, worker: Worker) -> bool:
+        """Returns whether a worker trains in the current world, and not in one before it."""
+        return worker.state is State.MEMBER and worker.meeting == self.meeting
 
     def _joiners(self) -> list[Worker]:
         """Returns the workers that the members are to be interrupted for."""
@@ -290,8 +295,9 @@ class Driver:
         waiting = self.workers.of_state(State.WAITING)
         if not self._is_forming:
             alive = self.workers.alive()
+            # A worker that has left an earlier world, or is still in it, tells nothing of the last.
             if any(w.state is State.MEMBER for w in alive) and not any(
-                w.state is State.WAITING and w.is_old for w in alive
+                w.state is State.WAITING and w.meeting == self.meeting for w in alive
             ):
                 return  # the last world trains on
             self._is_forming = True
@@ -366,6 +372,8 @@ class Driver:
             )
         for worker in self.workers.of_state(State.MEMBER, State.STARTING):
             self._kill(worker, f"it has not come within {seconds} s")
+        if self.meeting and not any(worker.is_old for worker in waiting):
+            return self._end(_NOBODY_LEFT)
         self._form(waiting)
 
     def _kill(self, worker: Worker, why: str) -> None:

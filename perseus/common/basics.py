@@ -14,6 +14,7 @@ from perseus.common.communicators import is_communicator
 from perseus.common.communicators import launched_ranks as launched_ranks_of
 from perseus.common.process_sets import ProcessSet
 from perseus.common.threads import share_processors
+from perseus_core import driver_link
 from perseus_core.process import launched_ranks, mpi_thread_level, plan_to_join
 
 _MPI_THREAD_MULTIPLE = 3
@@ -58,7 +59,7 @@ class Basics:
         dynamic, fixed = _sets_of(process_sets)
         sets.require_communicator(fixed, comm)
         if self.is_initialized():
-            sets.setup(())  # perseus_core.init may have been called directly
+            sets.refresh_global()  # perseus_core.init may have been called directly
             ignored = _ignored(ranks, dynamic, fixed)
             if ignored:
                 warnings.warn(
@@ -70,9 +71,25 @@ class Basics:
             os.environ["PERSEUS_DYNAMIC_PROCESS_SETS"] = "1"
         if ranks is not None or fixed or not plan_to_join():
             perseus_core.init(ranks)
+        driver = driver_link.link()
+        is_new_world = driver is not None and driver.world is not None and driver.world.meeting > 1
+        self._make_sets(fixed, comm, is_new_world)
+
+    def rejoin(self) -> None:
+        """Leaves the job and joins its next world, in which the sets of init are made anew.
+
+        Elastic training does it when ranks are lost or join. Raises what init raises.
+        """
+        given = sets.given()
+        self.shutdown()
+        perseus_core.init()
+        self._make_sets(given, None, is_new_world=True)
+
+    def _make_sets(self, given: Sequence[ProcessSet], comm: Any, is_new_world: bool) -> None:
+        """Registers the sets that init was given, and takes this rank's share of the processors."""
         sets.forget()
         try:
-            refused = sets.setup(fixed, comm)
+            refused = sets.setup(given, comm, is_new_world)
         except BaseException:
             self.shutdown()
             raise

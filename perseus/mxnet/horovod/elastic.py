@@ -28,9 +28,10 @@ import numpy as np
 from perseus.common.elastic import Train, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.handled_state import SAMPLERS, HandledState, Registry, StateHandler
+from perseus.common.process import basics
 from perseus.mxnet.engine import NDArray
 from perseus.mxnet.horovod.functions import broadcast_object, broadcast_parameters
-from perseus.mxnet.horovod.mpi_ops import broadcast_, init, rank, shutdown
+from perseus.mxnet.horovod.mpi_ops import broadcast_, rank
 
 __all__ = ["ElasticSampler", "MXNetState", "run"]
 
@@ -44,12 +45,7 @@ def run(func: Train) -> Train:
         mx.nd.waitall()  # the last steps may still fail
         return result
 
-    return cast(Train, run_fn(wrapper, _reset))
-
-
-def _reset() -> None:
-    shutdown()
-    init()
+    return cast(Train, run_fn(wrapper, basics.rejoin))
 
 
 class ParametersStateHandler(StateHandler[Any]):

@@ -14,6 +14,7 @@ from perseus.common.elastic import Train, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.handled_state import SAMPLERS, HandledState
+from perseus.common.process import basics
 from perseus.common.saved_arrays import saved_copies
 from perseus.tensorflow.horovod.functions import (
     assign,
@@ -21,7 +22,6 @@ from perseus.tensorflow.horovod.functions import (
     broadcast_variables,
     values_of,
 )
-from perseus.tensorflow.horovod.mpi_ops import init, shutdown
 
 __all__ = ["ElasticSampler", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -39,7 +39,7 @@ def run(func: Train) -> Train:
                 raise
             raise HorovodInternalError(str(error)) from error
 
-    return cast(Train, run_fn(wrapper, _reset))
+    return cast(Train, run_fn(wrapper, basics.rejoin))
 
 
 class TensorFlowKerasState(KerasState):
@@ -101,8 +101,3 @@ class TensorFlowState(HandledState):
 
     def _copy(self) -> None:
         self._saved = saved_copies(values_of(self.variables, self.session), self._saved)
-
-
-def _reset() -> None:
-    shutdown()
-    init()

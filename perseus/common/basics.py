@@ -50,7 +50,8 @@ class Basics:
             with MPI.COMM_NULL.
           process_sets: sets to register, the same on all ranks; "dynamic" allows sets to be added
             and removed later. If `comm` is an mpi4py communicator, sets may also be made of
-            communicators, such as the parts of a split: each rank passes its own part.
+            communicators, such as the parts of a split: each rank passes its own part. In
+            elastic training, they are made anew in each world.
 
         Raises ValueError for wrong arguments or settings, NotImplementedError for sets made of
         communicators if `comm` is not one.

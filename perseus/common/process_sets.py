@@ -115,6 +115,9 @@ class ProcessSet:
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = perseus_core.WORLD
 
+# A rank's word that its rule has failed.
+_FAILED = [-1]
+
 # By their numbers, without the global one.
 _registered: dict[int, ProcessSet] = {}
 
@@ -241,8 +244,14 @@ def _with_parts(process_sets: Sequence[ProcessSet], comm: Any = None) -> list[Pr
     All ranks must register the same sets. `comm` is the communicator that the world is made of.
     """
     world = current_world() if any(one.rule for one in process_sets) else None
-    mine = [_ranks_of(one, comm, world) for one in process_sets]
+    failure = None
+    try:
+        mine = [_ranks_of(one, comm, world) for one in process_sets]
+    except Exception as error:  # the others wait for this rank's
+        failure, mine = error, [_FAILED] * len(process_sets)
     given_by = gather_lists(mine)
+    if failure is not None:
+        raise failure
     whole = []
     for index, process_set in enumerate(process_sets):
         parts = {tuple(given[index]): None for given in given_by if given[index]}
@@ -276,6 +285,8 @@ def _ranks_of(process_set: ProcessSet, comm: Any, world: World | None) -> list[i
 
 
 def _check_part(index: int, part: list[int], process_set: ProcessSet) -> None:
+    if part == _FAILED:
+        raise ValueError(f"another rank found no ranks for process set {index}; its error says why")
     if process_set.mpi_comm is not None and (part != sorted(part) or part[0] < 0):
         raise ValueError(
             f"process set {index} of init is made of a communicator of the ranks {part} of "

@@ -42,7 +42,9 @@
 #ifndef LEAST
 #define LEAST 1
 #endif
+#ifndef STEPS
 #define STEPS 2
+#endif
 #define WORKERS (RANKS + JOINS)
 #define MEETINGS (2 + DEATHS + LEAVES + JOINS + TIMEOUTS) /* one more than ever happen */
 #define bit(i) (1 << (i))
@@ -96,7 +98,7 @@ typedef World {
   byte change; /* the last that it takes into account */
   bool has_met;
   byte agreed;  /* operations */
-  byte steps;   /* those of rank 0, when the state was synced */
+  byte steps;   /* those of rank 0, from which the others have theirs */
   byte passed;  /* the last operation after which a member went on, */
   byte stopped  /* and the one after which one stopped for a change */
 }
@@ -192,13 +194,18 @@ inline agree() {
      here.submitted[(number + 1) & 1] = 0;
      here.carried[(number + 1) & 1] = here.carried[number & 1];
      if
-     :: number == 1 -> /* rank 0 is the oldest worker */
+     :: number == 1 -> /* rank 0 is a worker with the most commits */
         i = 0;
         do
-        :: !(here.members & bit(i)) -> i++
+        :: i < WORKERS ->
+           if
+           :: (here.members & bit(i)) && worker[i].steps > here.steps ->
+              here.steps = worker[i].steps
+           :: else
+           fi;
+           i++
         :: else -> break
-        od;
-        here.steps = worker[i].steps
+        od
      :: else
      fi
   :: else

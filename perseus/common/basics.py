@@ -58,6 +58,7 @@ class Basics:
         """
         ranks = _ranks_of(comm)
         dynamic, fixed = _sets_of(process_sets)
+        fixed = fixed or sets.carried() or []
         sets.require_communicator(fixed, comm)
         if self.is_initialized():
             sets.refresh_global()  # perseus_core.init may have been called directly
@@ -72,25 +73,9 @@ class Basics:
             os.environ["PERSEUS_DYNAMIC_PROCESS_SETS"] = "1"
         if ranks is not None or fixed or not plan_to_join():
             perseus_core.init(ranks)
-        driver = driver_link.link()
-        is_new_world = driver is not None and driver.world is not None and driver.world.meeting > 1
-        self._make_sets(fixed, comm, is_new_world)
-
-    def rejoin(self) -> None:
-        """Leaves the job and joins its next world, in which the sets of init are made anew.
-
-        Elastic training does it when ranks are lost or join. Raises what init raises.
-        """
-        given = sets.given()
-        self.shutdown()
-        perseus_core.init()
-        self._make_sets(given, None, is_new_world=True)
-
-    def _make_sets(self, given: Sequence[ProcessSet], comm: Any, is_new_world: bool) -> None:
-        """Registers the sets that init was given, and takes this rank's share of the processors."""
         sets.forget()
         try:
-            refused = sets.setup(given, comm, is_new_world)
+            refused = sets.setup(fixed, comm, is_new_world=_is_new_world())
         except BaseException:
             self.shutdown()
             raise
@@ -218,6 +203,13 @@ class HorovodBasics(Basics):
 
 def _require_init() -> None:
     perseus_core.rank()
+
+
+def _is_new_world() -> bool:
+    """Returns whether this world follows another one of the same job."""
+    driver = driver_link.link()
+    has_joined_later = driver is not None and driver.world is not None and driver.world.meeting > 1
+    return has_joined_later or sets.carried() is not None
 
 
 def _ignored(ranks: list[int] | None, dynamic: bool, fixed: Sequence[ProcessSet]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import perseus_core
@@ -124,8 +125,9 @@ _registered: dict[int, ProcessSet] = {}
 # Other names for sets that are registered, or for the global one.
 _aliases: list[ProcessSet] = []
 
-# What init was given, for the next world.
+# What init was given, and what it is to take over from an earlier world.
 _given: list[ProcessSet] = []
+_carried: list[ProcessSet] | None = None
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int] | Rule) -> ProcessSet:
@@ -196,9 +198,20 @@ def require_communicator(process_sets: Iterable[ProcessSet], comm: Any) -> None:
         raise NotImplementedError(_NEEDS_COMM)
 
 
-def given() -> list[ProcessSet]:
-    """Returns the sets that init was given, which a new world of the same job has, too."""
-    return list(_given)
+@contextlib.contextmanager
+def carried_over() -> Iterator[None]:
+    """Has an init within the context make the sets of the last one anew."""
+    global _carried
+    _carried = list(_given)
+    try:
+        yield
+    finally:
+        _given[:], _carried = _carried, None  # init may have failed, and will be called again
+
+
+def carried() -> list[ProcessSet] | None:
+    """Returns the sets that init is to make anew; None outside of carried_over."""
+    return _carried
 
 
 def setup(

@@ -28,10 +28,10 @@ import numpy as np
 from perseus.common.elastic import Train, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.handled_state import SAMPLERS, HandledState, Registry, StateHandler
-from perseus.common.process import basics
+from perseus.common.process_sets import carried_over
 from perseus.mxnet.engine import NDArray
 from perseus.mxnet.horovod.functions import broadcast_object, broadcast_parameters
-from perseus.mxnet.horovod.mpi_ops import broadcast_, rank
+from perseus.mxnet.horovod.mpi_ops import broadcast_, init, rank, shutdown
 
 __all__ = ["ElasticSampler", "MXNetState", "run"]
 
@@ -45,7 +45,13 @@ def run(func: Train) -> Train:
         mx.nd.waitall()  # the last steps may still fail
         return result
 
-    return cast(Train, run_fn(wrapper, basics.rejoin))
+    return cast(Train, run_fn(wrapper, _reset))
+
+
+def _reset() -> None:
+    with carried_over():
+        shutdown()
+        init()
 
 
 class ParametersStateHandler(StateHandler[Any]):

@@ -14,7 +14,7 @@ from perseus.common.elastic import Train, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.handled_state import SAMPLERS, HandledState
-from perseus.common.process import basics
+from perseus.common.process_sets import carried_over
 from perseus.common.saved_arrays import saved_copies
 from perseus.tensorflow.horovod.functions import (
     assign,
@@ -22,6 +22,7 @@ from perseus.tensorflow.horovod.functions import (
     broadcast_variables,
     values_of,
 )
+from perseus.tensorflow.horovod.mpi_ops import init, shutdown
 
 __all__ = ["ElasticSampler", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -39,7 +40,7 @@ def run(func: Train) -> Train:
                 raise
             raise HorovodInternalError(str(error)) from error
 
-    return cast(Train, run_fn(wrapper, basics.rejoin))
+    return cast(Train, run_fn(wrapper, _reset))
 
 
 class TensorFlowKerasState(KerasState):
@@ -101,3 +102,9 @@ class TensorFlowState(HandledState):
 
     def _copy(self) -> None:
         self._saved = saved_copies(values_of(self.variables, self.session), self._saved)
+
+
+def _reset() -> None:
+    with carried_over():
+        shutdown()
+        init()

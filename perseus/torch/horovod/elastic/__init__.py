@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from perseus.common.elastic import Train, run_fn
-from perseus.common.process import basics
+from perseus.common.process_sets import carried_over
 from perseus.torch.horovod.elastic.sampler import ElasticSampler
 from perseus.torch.horovod.elastic.state import TorchState
+from perseus.torch.horovod.mpi_ops import init, shutdown
 
 __all__ = ["ElasticSampler", "TorchState", "run"]
 
 
 def run(func: Train) -> Train:
     """Decorates `train(state, ...)`, which restarts from the last commit when ranks are lost."""
-    return run_fn(func, basics.rejoin)
+    return run_fn(func, _reset)
+
+
+def _reset() -> None:
+    with carried_over():
+        shutdown()
+        init()

@@ -189,8 +189,7 @@ WHOLE = (
     Elastic(4, deaths=1, leaves=1, joins=0),
     Elastic(4, deaths=1, leaves=0, joins=1),
     Elastic(4, deaths=0, leaves=2, joins=0),
-    Elastic(4, deaths=0, leaves=1, joins=1),
-    Elastic(4, deaths=0, leaves=0, joins=2, hashed=True),
+    Elastic(4, deaths=0, leaves=1, joins=1, hashed=True),
 )
 
 

@@ -111,6 +111,8 @@ class Elastic(Case):
     joins: int
     #: so many of the driver's time-outs come while the workers it waits for are only slow
     timeouts: int = 0
+    #: how many steps the training has
+    steps: int = 2
     #: the fewest ranks
     least: int = 1
     #: new ranks are waited for as soon as there is a slot for them
@@ -128,11 +130,13 @@ class Elastic(Case):
         parts = [f"{self.ranks} ranks"]
         parts += [_count(count, what) for what, count in events.items() if count]
         parts += [f"at least {self.least}"] * (self.least > 1)
+        parts += ["one step"] * (self.steps == 1)
         return parts + ["at once"] * self.at_once + ["a shared host"] * self.shared_host
 
     def values(self) -> dict[str, int]:
         values = {"RANKS": self.ranks, "DEATHS": self.deaths, "LEAVES": self.leaves}
-        return values | {"JOINS": self.joins, "TIMEOUTS": self.timeouts, "LEAST": self.least}
+        values |= {"JOINS": self.joins, "TIMEOUTS": self.timeouts}
+        return values | {"STEPS": self.steps, "LEAST": self.least}
 
     def switches(self) -> list[str]:
         return ["JOIN_AT_ONCE"] * self.at_once + ["SHARED_HOST"] * self.shared_host
@@ -190,6 +194,7 @@ WHOLE = (
     Elastic(4, deaths=1, leaves=0, joins=1),
     Elastic(4, deaths=0, leaves=2, joins=0),
     Elastic(4, deaths=0, leaves=1, joins=1, hashed=True),
+    Elastic(4, deaths=0, leaves=0, joins=2, steps=1, hashed=True),
 )
 
 

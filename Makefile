@@ -112,7 +112,7 @@ wheels: env-build env-wheel ## build the sdist and a manylinux wheel for each Py
 wheel-test: env-build env-wheel ## build as `make wheels`; try the wheel with frameworks, C and CMake
 	@scripts/wheel_test.sh $(abspath $(PY))
 
-model: ## check the model of agreement with spin; MODEL=--whole takes ten minutes
+model: ## check the models of agreement and elastic jobs with spin; MODEL=--whole takes longer
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/model_check.py $(MODEL)
 
 fuzz: env-build env-fuzz ## fuzz parsers and state machines with libFuzzer, for SECONDS=10 each

@@ -141,6 +141,7 @@ _NEVER = WORKS, "always false: only CUDA's GPUs are supported"
 #: Notes on a name, in any module, beyond that it works with Horovod's arguments.
 EVERYWHERE = {
     "init shutdown": (MORE, "may be called in turns any number of times"),
+    "ProcessSet add_process_set": (MORE, "also takes a rule, a function of the world"),
     "start_timeline stop_timeline": (MORE, "needs no variable to be set before"),
     "rocm_built ddl_built ccl_built": _NEVER,
     "cuda_built": (WORKS, "returns whether CUDA's driver can be used here"),

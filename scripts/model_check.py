@@ -1,7 +1,9 @@
-"""model_check.py [--whole]: has spin check every run of tests/model/agreement.pml.
+"""model_check.py [--whole]: has spin check every run of the models in tests/model.
 
-Without --whole it takes seconds, for CI. With --whole it takes ten minutes, and checks as much as
-fits into memory. Some models contain a fault on purpose; if spin does not find it, the check fails.
+agreement.pml models how ranks agree on operations, and elastic.pml how an elastic job goes from
+world to world. Without --whole it takes a minute or two, for CI. With --whole it takes half an
+hour, and checks as much as fits into memory. Some models contain a fault on purpose; if spin does
+not find it, the check fails.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,43 +24,44 @@ from pathlib import Path
 import debian
 import test_results
 
-MODEL = debian.ROOT / "tests/model/agreement.pml"
+MODELS = debian.ROOT / "tests/model"
 STACK = 1_000_000
 MEMORY_MB = 16_000
 
 
-@dataclass(frozen=True)
-class Case:
-    """The number of ranks and names, and how many ranks die or shut down, at any moment."""
+@dataclass(frozen=True, kw_only=True)
+class Case(ABC):
+    """One search of one of the models."""
 
-    ranks: int
-    names: int
-    deaths: int
-    leaves: int
-    #: an operation completes with the data of one rank, not of all
-    broadcast: bool = False
     #: a macro that injects a fault, and the error that spin reports for it
     fault: str = ""
     found: str = ""
     #: whether spin keeps hashes of states, because the states do not fit into memory
     hashed: bool = False
 
+    @property
+    @abstractmethod
+    def model(self) -> Path: ...
+
+    @abstractmethod
+    def parts(self) -> list[str]:
+        """Returns the words that tell it from others, without the fault."""
+
+    @abstractmethod
+    def values(self) -> dict[str, int]:
+        """Returns the macros that have values."""
+
+    def switches(self) -> list[str]:
+        """Returns the macros that have none, without the fault."""
+        return []
+
     def text(self) -> str:
-        parts = [f"{self.ranks} ranks", f"{self.names} name{'s' * (self.names > 1)}"]
-        for count, what in ((self.deaths, "death"), (self.leaves, "shutdown")):
-            if count:
-                parts.append(f"{count} {what}{'s' * (count > 1)}")
-        if self.broadcast:
-            parts.append("broadcasts")
-        if self.fault:
-            parts.append(f"with the fault {self.fault}")
-        return ", ".join(parts)
+        fault = [f"with the fault {self.fault}"] if self.fault else []
+        return f"{self.model.stem}: {', '.join(self.parts() + fault)}"
 
     def macros(self) -> list[str]:
-        values = {"N": self.ranks, "NAMES": self.names}
-        values |= {"CRASHES": self.deaths, "LEAVES": self.leaves}
-        macros = [f"-D{name}={value}" for name, value in values.items()]
-        macros += ["-DBROADCAST"] * self.broadcast
+        macros = [f"-D{name}={value}" for name, value in self.values().items()]
+        macros += [f"-D{name}" for name in self.switches()]
         return [*macros, f"-D{self.fault}"] if self.fault else macros
 
     def optimization(self) -> str:
@@ -68,27 +72,129 @@ class Case:
         return "-O2" if self in WHOLE else "-O1"
 
 
+@dataclass(frozen=True)
+class Agreement(Case):
+    """The number of ranks and names, and how many ranks die or shut down, at any moment."""
+
+    ranks: int
+    names: int
+    deaths: int
+    leaves: int
+    #: an operation completes with the data of one rank, not of all
+    broadcast: bool = False
+
+    @property
+    def model(self) -> Path:
+        return MODELS / "agreement.pml"
+
+    def parts(self) -> list[str]:
+        parts = [f"{self.ranks} ranks", _count(self.names, "name")]
+        parts += [_count(self.deaths, "death")] if self.deaths else []
+        parts += [_count(self.leaves, "shutdown")] if self.leaves else []
+        return parts + ["broadcasts"] * self.broadcast
+
+    def values(self) -> dict[str, int]:
+        values = {"N": self.ranks, "NAMES": self.names}
+        return values | {"CRASHES": self.deaths, "LEAVES": self.leaves}
+
+    def switches(self) -> list[str]:
+        return ["BROADCAST"] * self.broadcast
+
+
+@dataclass(frozen=True)
+class Elastic(Case):
+    """The number of ranks at first, and how many die, lose their slots or join, at any moment."""
+
+    ranks: int
+    deaths: int
+    leaves: int
+    joins: int
+    #: so many of the driver's time-outs come while the workers it waits for are only slow
+    timeouts: int = 0
+    #: how many steps the training has
+    steps: int = 2
+    #: the fewest ranks
+    least: int = 1
+    #: new ranks are waited for as soon as there is a slot for them
+    at_once: bool = False
+    #: ranks 0 and 1 share a host, which is not used any more once one of them has failed
+    shared_host: bool = False
+
+    @property
+    def model(self) -> Path:
+        return MODELS / "elastic.pml"
+
+    def parts(self) -> list[str]:
+        events = {"death": self.deaths, "leave": self.leaves, "join": self.joins}
+        events["early time-out"] = self.timeouts
+        parts = [f"{self.ranks} ranks"]
+        parts += [_count(count, what) for what, count in events.items() if count]
+        parts += [f"at least {self.least}"] * (self.least > 1)
+        parts += ["one step"] * (self.steps == 1)
+        return parts + ["at once"] * self.at_once + ["a shared host"] * self.shared_host
+
+    def values(self) -> dict[str, int]:
+        values = {"RANKS": self.ranks, "DEATHS": self.deaths, "LEAVES": self.leaves}
+        values |= {"JOINS": self.joins, "TIMEOUTS": self.timeouts}
+        return values | {"STEPS": self.steps, "LEAST": self.least}
+
+    def switches(self) -> list[str]:
+        return ["JOIN_AT_ONCE"] * self.at_once + ["SHARED_HOST"] * self.shared_host
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count > 1)}"
+
+
 QUICK = (
-    Case(3, 1, 1, leaves=1),
-    Case(3, 2, 0, leaves=1),
-    Case(3, 2, 1, leaves=0),
-    Case(4, 1, 1, leaves=0),
-    Case(3, 1, 1, leaves=1, broadcast=True),
-    Case(3, 2, 0, leaves=1, broadcast=True),
-    Case(3, 1, 0, leaves=1, fault="NEUTRAL_AFTER_END", found="neutral"),
-    Case(3, 1, 0, leaves=1, broadcast=True, fault="NEUTRAL_BEYOND_LAST_ROUND", found="neutral"),
-    Case(3, 1, 0, leaves=1, fault="LEAVER_IS_WAITED_FOR", found="running"),
-    Case(3, 1, 1, leaves=0, fault="DEATH_IS_NOT_TOLD", found="pending==0"),
-    Case(3, 2, 0, leaves=0, fault="ANY_HOP_WILL_DO", found="completed_rounds"),
+    Agreement(3, 1, 1, leaves=1),
+    Agreement(3, 2, 0, leaves=1),
+    Agreement(3, 2, 1, leaves=0),
+    Agreement(4, 1, 1, leaves=0),
+    Agreement(3, 1, 1, leaves=1, broadcast=True),
+    Agreement(3, 2, 0, leaves=1, broadcast=True),
+    Agreement(3, 1, 0, leaves=1, fault="NEUTRAL_AFTER_END", found="neutral"),
+    Agreement(
+        3, 1, 0, leaves=1, broadcast=True, fault="NEUTRAL_BEYOND_LAST_ROUND", found="neutral"
+    ),
+    Agreement(3, 1, 0, leaves=1, fault="LEAVER_IS_WAITED_FOR", found="running"),
+    Agreement(3, 1, 1, leaves=0, fault="DEATH_IS_NOT_TOLD", found="pending==0"),
+    Agreement(3, 2, 0, leaves=0, fault="ANY_HOP_WILL_DO", found="completed_rounds"),
+    Elastic(3, deaths=2, leaves=0, joins=0),
+    Elastic(3, deaths=1, leaves=1, joins=0),
+    Elastic(3, deaths=1, leaves=0, joins=1),
+    Elastic(3, deaths=0, leaves=2, joins=0),
+    Elastic(4, deaths=2, leaves=0, joins=0),
+    Elastic(3, deaths=2, leaves=0, joins=0, timeouts=1),
+    Elastic(3, deaths=2, leaves=0, joins=0, least=2),
+    Elastic(2, deaths=1, leaves=0, joins=1, timeouts=1),
+    Elastic(3, deaths=1, leaves=0, joins=1, at_once=True),
+    Elastic(3, deaths=1, leaves=1, joins=0, shared_host=True),
+    Elastic(3, 1, 0, 0, fault="MEMBERS_ARE_NOT_WAITED_FOR", found="is_told_to_end"),
+    Elastic(3, 0, 1, 0, fault="REFUSED_WORKER_ENDS_WORLD", found="lost!=0"),
+    Elastic(3, 0, 2, 0, fault="FORMER_MEMBERS_COUNT", found="meeting<"),
+    Elastic(3, 0, 0, 1, fault="CHANGE_IS_NOT_CARRIED", found="stopped"),
+    Elastic(3, 1, 1, 0, fault="LOST_ARE_NOT_NEEDED", found="newest"),
+    Elastic(3, 2, 0, 0, fault="MEETING_WAITS_FOR_DEAD", found="is_over"),
+    Elastic(2, 1, 0, 1, timeouts=1, fault="STATE_IS_FORGOTTEN", found="has_state"),
+    Elastic(3, 1, 0, 0, timeouts=1, fault="DEADLINE_OUTLIVES_JOB", found="has_finished"),
 )
 WHOLE = (
-    Case(3, 1, 1, leaves=3),
-    Case(3, 2, 1, leaves=1),
-    Case(4, 1, 1, leaves=1),
-    Case(3, 1, 1, leaves=3, broadcast=True),
-    Case(4, 1, 1, leaves=1, broadcast=True),
-    Case(4, 2, 0, leaves=0),
-    Case(4, 2, 1, leaves=0, hashed=True),
+    Agreement(3, 1, 1, leaves=3),
+    Agreement(3, 2, 1, leaves=1),
+    Agreement(4, 1, 1, leaves=1),
+    Agreement(3, 1, 1, leaves=3, broadcast=True),
+    Agreement(4, 1, 1, leaves=1, broadcast=True),
+    Agreement(4, 2, 0, leaves=0),
+    Agreement(4, 2, 1, leaves=0, hashed=True),
+    Elastic(3, deaths=1, leaves=1, joins=0, timeouts=1),
+    Elastic(3, deaths=0, leaves=1, joins=1),
+    Elastic(3, deaths=0, leaves=0, joins=2),
+    Elastic(4, deaths=1, leaves=1, joins=0),
+    Elastic(4, deaths=1, leaves=0, joins=1),
+    Elastic(4, deaths=0, leaves=2, joins=0),
+    Elastic(4, deaths=0, leaves=1, joins=1, hashed=True),
+    Elastic(4, deaths=0, leaves=0, joins=2, steps=1, hashed=True),
 )
 
 
@@ -105,7 +211,7 @@ def check(case: Case) -> tuple[str, bool, float]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="model-") as name:
         folder = Path(name)
-        run(["spin", "-a", *case.macros(), str(MODEL)], folder)
+        run(["spin", "-a", *case.macros(), str(case.model)], folder)
         flags = ["-DSAFETY", "-DVECTORSZ=2048", f"-DMEMLIM={MEMORY_MB}"]
         flags += ["-DBITSTATE"] if case.hashed else ["-DCOLLAPSE"]
         run(["cc", case.optimization(), "-w", *flags, "-o", "pan", "pan.c"], folder)
@@ -124,7 +230,7 @@ def check(case: Case) -> tuple[str, bool, float]:
         good = whole and int(errors[1]) == 0
         result = what[1] if what else "holds" if whole else "NOT LOOKED AT AS A WHOLE"
     count = f"{float(states[1]):,.0f} states" if states else ""
-    print(f"{case.text():82} {count:>22} {time.monotonic() - began:6.0f} s  {result}", flush=True)
+    print(f"{case.text():84} {count:>22} {time.monotonic() - began:6.0f} s  {result}", flush=True)
     return case.text(), good, time.monotonic() - began
 
 

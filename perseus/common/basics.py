@@ -14,6 +14,7 @@ from perseus.common.communicators import is_communicator
 from perseus.common.communicators import launched_ranks as launched_ranks_of
 from perseus.common.process_sets import ProcessSet
 from perseus.common.threads import share_processors
+from perseus_core import driver_link
 from perseus_core.process import launched_ranks, mpi_thread_level, plan_to_join
 
 _MPI_THREAD_MULTIPLE = 3
@@ -49,16 +50,18 @@ class Basics:
             with MPI.COMM_NULL.
           process_sets: sets to register, the same on all ranks; "dynamic" allows sets to be added
             and removed later. If `comm` is an mpi4py communicator, sets may also be made of
-            communicators, such as the parts of a split: each rank passes its own part.
+            communicators, such as the parts of a split: each rank passes its own part. In
+            elastic training, they are made anew in each world.
 
         Raises ValueError for wrong arguments or settings, NotImplementedError for sets made of
         communicators if `comm` is not one.
         """
         ranks = _ranks_of(comm)
         dynamic, fixed = _sets_of(process_sets)
+        fixed = fixed or sets.carried() or []
         sets.require_communicator(fixed, comm)
         if self.is_initialized():
-            sets.setup(())  # perseus_core.init may have been called directly
+            sets.refresh_global()  # perseus_core.init may have been called directly
             ignored = _ignored(ranks, dynamic, fixed)
             if ignored:
                 warnings.warn(
@@ -72,7 +75,7 @@ class Basics:
             perseus_core.init(ranks)
         sets.forget()
         try:
-            refused = sets.setup(fixed, comm)
+            refused = sets.setup(fixed, comm, is_new_world=_is_new_world())
         except BaseException:
             self.shutdown()
             raise
@@ -200,6 +203,13 @@ class HorovodBasics(Basics):
 
 def _require_init() -> None:
     perseus_core.rank()
+
+
+def _is_new_world() -> bool:
+    """Returns whether this world follows another one of the same job."""
+    driver = driver_link.link()
+    has_joined_later = driver is not None and driver.world is not None and driver.world.meeting > 1
+    return has_joined_later or sets.carried() is not None
 
 
 def _ignored(ranks: list[int] | None, dynamic: bool, fixed: Sequence[ProcessSet]) -> str:

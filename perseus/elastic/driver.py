@@ -228,6 +228,7 @@ class Driver:
 
     def _finish(self) -> None:
         """Ends the job when no member of the last world trains any more."""
+        self._forming.deadline = NEVER  # it is for workers that are to meet
         for worker in self.workers.alive():
             if worker.state is State.STARTING:
                 self._kill(worker, "the job has finished")
@@ -300,7 +301,7 @@ class Driver:
         """Tells the members that some of them leave, or that others are to join."""
         if self._forming.is_under_way:
             return
-        members = [w for w in self.workers.alive() if w.state is State.MEMBER]
+        members = [w for w in self.workers.alive() if self._is_in_world(w)]
         change = Change.NO_UPDATE
         if any(w.is_leaving and w.number not in self._announced for w in members):
             change |= Change.REMOVED
@@ -313,6 +314,10 @@ class Driver:
         self.change += 1
         for member in members:
             self._owner.notify(member, self.change, change)
+
+    def _is_in_world(self, worker: Worker) -> bool:
+        """Returns whether a worker trains in the current world, and not in one before it."""
+        return worker.state is State.MEMBER and worker.meeting == self.meeting
 
     def _joiners(self) -> list[Worker]:
         """Returns the workers that the members are to be interrupted for."""

@@ -132,17 +132,18 @@ class Forming:
             )
         for worker in self._workers.of_state(State.MEMBER, State.STARTING):
             self._kill(worker, f"it has not come within {seconds} s")
+        if self.meeting and not any(worker.is_old for worker in waiting):
+            return self._end(_NOBODY_LEFT)
         self._form(waiting)
 
     def _trains_on(self) -> bool:
         """Returns whether the last world trains on: none of its workers asks for another one.
 
-        Those that leave need none, and may ask after the others have met without them.
+        A worker that has left an earlier world, or is still in it, tells nothing of the last.
         """
         alive = self._workers.alive()
-        concerned = [w for w in self._workers.staying() if w.is_old] or alive
         return any(w.state is State.MEMBER for w in alive) and not any(
-            w.state is State.WAITING and w.is_old for w in concerned
+            w.state is State.WAITING and w.meeting == self.meeting for w in alive
         )
 
     def _begin(self) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 from perseus.common.elastic import Train, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.handled_state import SAMPLERS, HandledState, Registry, StateHandler
+from perseus.common.process_sets import carried_over
 from perseus.mxnet.engine import NDArray
 from perseus.mxnet.horovod.functions import broadcast_object, broadcast_parameters
 from perseus.mxnet.horovod.mpi_ops import broadcast_, init, rank, shutdown
@@ -48,8 +49,9 @@ def run(func: Train) -> Train:
 
 
 def _reset() -> None:
-    shutdown()
-    init()
+    with carried_over():
+        shutdown()
+        init()
 
 
 class ParametersStateHandler(StateHandler[Any]):

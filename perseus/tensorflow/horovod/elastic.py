@@ -14,6 +14,7 @@ from perseus.common.elastic import Train, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.handled_state import SAMPLERS, HandledState
+from perseus.common.process_sets import carried_over
 from perseus.common.saved_arrays import saved_copies
 from perseus.tensorflow.horovod.functions import (
     assign,
@@ -104,5 +105,6 @@ class TensorFlowState(HandledState):
 
 
 def _reset() -> None:
-    shutdown()
-    init()
+    with carried_over():
+        shutdown()
+        init()

@@ -271,3 +271,52 @@ def asked_of_a_short_life(question: Callable[[], int]) -> int:
     hvd.barrier()
     hvd.shutdown()
     return answer
+
+
+def test_sets_made_of_rules(fresh):
+    host = hvd.ProcessSet(lambda world: world.host)
+    mine = hvd.ProcessSet(lambda world: [world.rank])
+    first = hvd.ProcessSet(lambda world: [world.size - 1, *world.hosts[0][:1]])
+    nobody = hvd.ProcessSet(lambda world: [])
+    assert host.ranks is None
+    hvd.init(process_sets=[host, mine, first] if int_size() > 1 else [host, mine])
+    assert hvd.rank() in host.ranks and host.size() == hvd.local_size()
+    assert (mine.ranks, mine.size(), mine.rank()) == ([hvd.rank()], 1, 0)
+    total = hvd.allreduce(torch.tensor([hvd.rank()]), op=hvd.Sum, process_set=mine)
+    assert total.tolist() == [hvd.rank()]
+    if hvd.size() > 1:
+        assert first.ranks == [0, hvd.size() - 1]
+        assert first.included() == (hvd.rank() in first.ranks)
+    hvd.barrier()
+    hvd.shutdown()
+    assert host.process_set_id is None
+    hvd.init(process_sets=[nobody])
+    assert (nobody.process_set_id, nobody.ranks) == (None, [])
+
+
+def test_a_rule_may_name_an_existing_set(fresh):
+    hvd.init(process_sets="dynamic")
+    everyone = hvd.add_process_set(hvd.ProcessSet(lambda world: range(world.size)))
+    assert everyone.process_set_id == 0 and everyone.ranks == list(range(hvd.size()))
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=everyone).item() == hvd.size()
+    assert hvd.remove_process_set(everyone) is False
+    if hvd.size() > 1:
+        alone = hvd.add_process_set([0])
+        again = hvd.add_process_set(lambda world: [0])
+        assert again.process_set_id == alone.process_set_id
+        with pytest.raises(ValueError, match="another name for a process set"):
+            hvd.remove_process_set(again)
+        assert hvd.remove_process_set(alone) is True
+
+
+def test_a_rule_that_gives_no_ranks_of_the_world(fresh):
+    with pytest.raises(ValueError, match="they must be ranks of the world, from 0 to"):
+        hvd.init(process_sets=[hvd.ProcessSet(lambda world: [world.size])])
+    assert not hvd.is_initialized()
+    with pytest.raises(ValueError, match="a rank of a ProcessSet must be an int"):
+        hvd.init(process_sets=[hvd.ProcessSet(lambda world: ["0"])])
+    assert not hvd.is_initialized()
+    hvd.init(process_sets="dynamic")
+    last = hvd.size() - 1
+    with pytest.raises((ZeroDivisionError, ValueError), match=r"division|another rank found no"):
+        hvd.add_process_set(lambda world: [1 // (last - world.rank)])

@@ -525,3 +525,53 @@ def test_a_member_that_says_nothing_after_another_has_finished_is_killed(job: Ma
     assert one.killed == [1]
     one.driver.ended(1, "was killed")
     assert one.ends == [None]
+
+
+def test_a_worker_that_leaves_late_does_not_end_the_new_world(job: MakeJob) -> None:
+    one = running(job(2, timeout=60), a=2, b=2)
+    one.hosts(b=2)
+    one.ready(0, 2, 3)
+    assert one.world == [2, 3]
+    one.ready(1)
+    assert one.refused == [0, 1]
+    told = len(one.told)
+    one.hosts(b=2, c=1)
+    one.ready(4)
+    assert one.told[told:] == [(2, Change.ADDED), (3, Change.ADDED)]
+    one.wait(61)
+    assert one.killed == one.ends == []
+
+
+def test_a_slot_lost_while_workers_meet_does_not_disturb_the_new_world(job: MakeJob) -> None:
+    one = running(job(3), a=1, b=1, c=1)
+    one.hosts(a=1, b=1)
+    one.ready(0)
+    one.hosts(a=1)  # worker 1 has not come yet
+    assert one.world == [0]
+    told = len(one.told)
+    one.hosts(a=1)
+    one.ready(1, 2)
+    assert one.told[told:] == []
+    assert one.refused == [1, 2]
+
+
+def test_after_the_time_out_no_world_forms_without_the_state(job: MakeJob) -> None:
+    one = running(job(2, timeout=60), a=1, b=1)
+    one.hosts(a=1, b=1, c=1)
+    one.ready(2, 0)
+    one.driver.ended(0, "exited with code 1")
+    one.wait(61)  # worker 1 has the state, and has not come
+    assert one.killed == [1]
+    assert len(one.ends) == 1 and "has its state" in str(one.ends[0])
+    assert len(one.worlds) == 1
+
+
+def test_no_time_out_ends_a_job_that_is_about_to_finish(job: MakeJob) -> None:
+    one = running(job(3, timeout=60), a=3)
+    one.ready(0)
+    one.driver.finished(1)
+    assert one.refused == [0]
+    one.wait(61)
+    assert one.ends == []
+    one.driver.finished(2)
+    assert one.ends == [None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perseus.common.elastic import Train, run_fn
+from perseus.common.process_sets import carried_over
 from perseus.torch.horovod.elastic.sampler import ElasticSampler
 from perseus.torch.horovod.elastic.state import TorchState
 from perseus.torch.horovod.mpi_ops import init, shutdown
@@ -16,5 +17,6 @@ def run(func: Train) -> Train:
 
 
 def _reset() -> None:
-    shutdown()
-    init()
+    with carried_over():
+        shutdown()
+        init()

@@ -17,7 +17,7 @@ from perseus.elastic.options import ElasticOptions
 from perseus.elastic.workers import State, Worker
 from perseus.run import agent_protocol as protocol
 from perseus.run.ending import Ending
-from perseus.run.environment import rank_environment
+from perseus.run.environment import peer_timeout, rank_environment
 from perseus.run.failures import Failures, how_it_ended, name_ranks
 from perseus.run.host_connection import AgentConnection, Frame
 from perseus.run.hosts import Host, Slot
@@ -27,11 +27,14 @@ from perseus.run.launcher_messages import LauncherMessages
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.received import Received
+from perseus.run.silence import SilenceWatch
 
 __all__ = ["ElasticLauncher"]
 
 # Workers that the job has no place for have so long to end by themselves.
 _SECONDS_TO_LEAVE = 30.0
+# An agent may be silent for so long, if PERSEUS_PEER_TIMEOUT is less: it is a Python program.
+_LEAST_SILENCE = 10.0
 
 
 class ElasticFailures(Failures):
@@ -92,6 +95,11 @@ class ElasticLauncher(Launcher):
         self._discovery = Discovery(source, self._take_hosts, interval=interval)
         self._silent_until: dict[AgentConnection, float] = {}
         self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
+        # Ranks that are cut off cannot say so, and ssh notices it late, or another shell never.
+        environment = {**os.environ, **job.environment}
+        self._silence = SilenceWatch(max(_LEAST_SILENCE, peer_timeout(environment)))
+        # Workers that were not started, their host, and why; the driver is still to be told.
+        self._not_started: list[tuple[list[int], str, str]] = []
 
     @property
     def results_by_rank(self) -> list[Received]:
@@ -128,16 +136,22 @@ class ElasticLauncher(Launcher):
         return self.failure is not None or self._ending.has_begun
 
     def _next_deadline(self) -> float:
+        if self._not_started:
+            return time.monotonic()
         deadlines = [super()._next_deadline(), *self._silent_until.values()]
         if not self._driver.is_over:
             deadlines.append(self._driver.next_deadline())
-        return min(*deadlines, *self._leave_by.values(), NEVER)
+        return min(*deadlines, *self._leave_by.values(), self._silence.next_deadline)
 
     def _handle_deadlines(self, now: float) -> None:
         super()._handle_deadlines(now)
+        while self._not_started:
+            numbers, host_name, why = self._not_started.pop(0)
+            self._could_not_start(numbers, host_name, why)
         for host, until in list(self._silent_until.items()):
-            if host.ready:
+            if host.ready or host.ended:
                 del self._silent_until[host]
+                self._silence.add(host)
             elif now >= until:
                 del self._silent_until[host]
                 host.give_up(f"it has not answered within {self._job.start_timeout} s")
@@ -145,6 +159,9 @@ class ElasticLauncher(Launcher):
         for number in [number for number, moment in self._leave_by.items() if now >= moment]:
             del self._leave_by[number]
             self._kill(number)
+        for host in self._silence.find_silent(now):
+            host.give_up(f"its agent has said nothing for {self._silence.seconds:g} s")
+            self._leave(host)
         if not self._driver.is_over:
             self._driver.handle_deadlines()
 
@@ -176,21 +193,27 @@ class ElasticLauncher(Launcher):
 
     def _lost(self, host: AgentConnection) -> None:
         lost = [rank for rank in host.ranks if rank in self._running]
-        for rank in lost:
-            del self._running[rank]
         if not lost:
             return
         said = host.stderr_tail.decode(errors="replace").strip()
         words = host.given_up_because or said or "it gave no reason"
-        where = f"host {host.host} ({name_ranks(lost)})"
         if host.ready:
-            how = "was lost with its host"
-            self._failures.lost(lost, f"the connection to {where} ended: {words}")
+            where = f"host {host.host} ({name_ranks(lost)})"
+            message = f"the connection to {where} ended: {words}"
+            self._go_on_without(lost, "was lost with its host", message)
         else:
-            how = "could not be started"
-            self._failures.lost(lost, f"no rank could be started on {where}: {words}")
-        for rank in lost:
-            self._driver.ended(rank, how)
+            self._could_not_start(lost, host.host, words)
+
+    def _could_not_start(self, numbers: Sequence[int], host: str, why: str) -> None:
+        message = f"no rank could be started on host {host} ({name_ranks(numbers)}): {why}"
+        self._go_on_without(numbers, "could not be started", message)
+
+    def _go_on_without(self, numbers: Sequence[int], how: str, message: str) -> None:
+        for number in numbers:
+            del self._running[number]
+        self._failures.lost(numbers, message)
+        for number in numbers:
+            self._driver.ended(number, how)
 
     # ---- Discovery
 
@@ -218,9 +241,11 @@ class ElasticLauncher(Launcher):
             if self._job.rendezvous:
                 self._job.rendezvous.add_rank(slot.host)
         for name, of_host in groupby(starting, key=lambda worker: worker.place[0]):
-            self._start_workers_on(
-                name, {worker.number: planned[worker.number] for worker in of_host}
-            )
+            slots = {worker.number: planned[worker.number] for worker in of_host}
+            try:
+                self._start_workers_on(name, slots)
+            except (OSError, ValueError) as error:  # the host has no address, or there is no ssh
+                self._not_started.append((list(slots), name, str(error)))
 
     def _start_workers_on(self, host: str, slots: Mapping[int, Slot]) -> None:
         """Has an agent start workers, given what their ranks will be if nothing comes between."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from perseus.run.hosts import Slot
 
-#: Seconds; the default of PERSEUS_START_TIMEOUT in the table of settings. The table is the
-#: library's, which the launcher does not load.
+#: Seconds; the defaults of PERSEUS_START_TIMEOUT and PERSEUS_PEER_TIMEOUT in the table of settings.
+#: The table is the library's, which the launcher does not load.
 DEFAULT_START_TIMEOUT = 30
+DEFAULT_PEER_TIMEOUT = 30
 # Variables that describe the machine or session they were read on, and would be wrong on another.
 _HOST_SPECIFIC = re.compile(
     r"_|PWD|OLDPWD|SHLVL|HOST|HOSTNAME|HOSTTYPE|MACHTYPE|HOME|USER|LOGNAME|SHELL|MAIL|TERM|TERMCAP"
@@ -36,6 +37,14 @@ def start_timeout(environment: Mapping[str, str]) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"the start time-out (PERSEUS_START_TIMEOUT) is '{text}', not seconds")
     return int(text)
+
+
+def peer_timeout(environment: Mapping[str, str]) -> int:
+    """Returns the seconds of silence after which a rank counts as lost.
+
+    The setting has been checked before.
+    """
+    return int(first_set(environment, "PERSEUS_PEER_TIMEOUT") or DEFAULT_PEER_TIMEOUT)
 
 
 def job_environment(secret: str) -> dict[str, str]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from perseus.run.flag_values import words
 
+# ssh may ask other programs what its configuration is, which may hang.
+_SECONDS_TO_CONFIGURE = 10
+
 # Names a command that runs another on a host, as `ssh host command` does, to use instead of ssh.
 REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
 
@@ -65,9 +68,15 @@ class RemoteShell:
         """Returns what ssh's configuration says for a host; "" if that is not known."""
         query = [*self.command, "-G", *self._address_options(), "--", host]
         try:
-            answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        except OSError:
-            return ""  # there is no ssh: starting the agent will fail with that message
+            answer = subprocess.run(
+                query,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS_TO_CONFIGURE,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""  # starting the agent will fail, too, and say why
         match = re.search(rf"^{key} (\S+)$", answer.stdout, re.MULTILINE)
         return match[1] if match else ""
 

@@ -14,6 +14,7 @@ from perseus.elastic.discovery import DISCOVERY_SECONDS, Discovery, HostSource
 from perseus.elastic.driver import NEVER, Driver, NextWorld
 from perseus.elastic.host_table import Change
 from perseus.elastic.options import ElasticOptions
+from perseus.elastic.torch_places import TorchPlaces
 from perseus.elastic.workers import State, Worker
 from perseus.run import agent_protocol as protocol
 from perseus.run.ending import Ending
@@ -70,6 +71,7 @@ class ElasticLauncher(Launcher):
       job: without slots, which come as workers are started.
       size: how many slots to wait for at first.
       hosts: those that the source has found first.
+      places: where the ranks of each world find those variables that torch.distributed reads.
       interval: returns the seconds between two looks for hosts, and is asked each time.
     """
 
@@ -81,6 +83,7 @@ class ElasticLauncher(Launcher):
         size: int,
         source: HostSource,
         hosts: Sequence[Host],
+        places: TorchPlaces,
         interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
     ):
         super().__init__(job, output)
@@ -89,6 +92,9 @@ class ElasticLauncher(Launcher):
         self._options = options
         self._driver = Driver(options, size, self)
         self._first_hosts = hosts
+        self._torch_places = places
+        # The number of the last world that was entered, and the variables of its ranks.
+        self._entered: tuple[int, list[dict[str, str]]] = (0, [])
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
@@ -266,7 +272,11 @@ class ElasticLauncher(Launcher):
         self._kill(worker.number)
 
     def enter(self, worker: Worker, world: NextWorld) -> None:
-        self._tell(worker.number, messages.world_message(worker.number, world))
+        if world.meeting != self._entered[0]:
+            hosts = [self._driver.workers[number].place[0] for number in world.workers]
+            self._entered = world.meeting, self._torch_places.variables(hosts)
+        environment = self._entered[1][world.workers.index(worker.number)]
+        self._tell(worker.number, messages.world_message(worker.number, world, environment))
         if worker.rank == 0:
             self._messages.log(
                 f"world {world.meeting}: its ranks are workers {', '.join(map(str, world.workers))}"

@@ -10,6 +10,7 @@ perseus_core.driver_link has the worker's end, and a test holds the two against 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,8 @@ def parse(message: bytes) -> Ready | Begun | Finished | None:
     return None
 
 
-def world_message(worker: int, world: NextWorld) -> bytes:
+def world_message(worker: int, world: NextWorld, environment: Mapping[str, str]) -> bytes:
+    """`environment` is what the worker is to set once it is in the world."""
     return _encode(
         says="world",
         worker=worker,
@@ -59,6 +61,7 @@ def world_message(worker: int, world: NextWorld) -> bytes:
         workers=list(world.workers),
         started=world.started,
         change=world.change,
+        environment=dict(environment),
     )
 
 

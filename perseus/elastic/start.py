@@ -10,6 +10,7 @@ from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource
 from perseus.elastic.launcher import ElasticLauncher
 from perseus.elastic.options import ElasticOptions, host_source
 from perseus.elastic.sources import FixedSource
+from perseus.elastic.torch_places import TorchPlaces
 from perseus.run.hosts import Host, slots_on
 from perseus.run.network import address_of_interface
 from perseus.run.remote_shell import RemoteShell
@@ -42,7 +43,10 @@ def start_elastic(
     listen_on = _listen_on(source, [host.name for host in hosts], addresses)
     output = make_output(request, options.most or _MOST_WORKERS)
     with serve_rendezvous((), job.secret, addresses, listen_on=listen_on) as job.rendezvous:
-        launcher = ElasticLauncher(job, output, options, request.size, source, hosts, interval)
+        places = TorchPlaces(addresses, job.remote_shell)
+        launcher = ElasticLauncher(
+            job, output, options, request.size, source, hosts, places, interval
+        )
         return launcher, launcher.run()
 
 

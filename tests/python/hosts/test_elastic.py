@@ -34,7 +34,8 @@ core.init()
 state = ObjectState(broadcast, core.rank, step=0, is_over=False)
 
 def train(state):
-    print("world", core.rank(), core.size(), os.environ["PERSEUS_HOSTNAME"], flush=True)
+    place = core.rank(), core.size(), os.environ["PERSEUS_HOSTNAME"], os.environ["MASTER_ADDR"]
+    print("world", *place, flush=True)
     seconds, said = 0, time.monotonic()
     while not state.is_over:
         here = np.array([state.step, Path(sys.argv[1]).exists()], np.int64)
@@ -121,6 +122,14 @@ def test_a_host_is_added_to_a_job_that_began_on_the_launcher_s(job: Job, own: st
     job.has_hosts(f"{own}:1,b:2")
     job.waits_for(f"world 0 3 {own}", "world 1 3 b", "world 2 3 b")
     assert job.ends_well().count("well 3") == 3
+
+
+def test_each_rank_is_told_where_it_reaches_rank_0_of_its_world(job: Job) -> None:
+    job.start("localhost:1,b:2", "-np", "3", "--min-np", "1")
+    job.waits_for("world 0 3 localhost 127.0.0.1", "1 3 b 10.86.0.1", "2 3 b 10.86.0.1")
+    job.has_hosts("b:2")
+    job.waits_for("world 0 2 b 10.86.0.2", "world 1 2 b 10.86.0.2")
+    assert job.ends_well().count("well 2") == 2
 
 
 def test_a_host_whose_processes_are_all_killed_is_left_out(job: Job) -> None:

@@ -65,7 +65,10 @@ class RemoteShell:
         return self._configured(host, "hostname") or host if self._is_ssh else host
 
     def _configured(self, host: str, key: str) -> str:
-        """Returns what ssh's configuration says for a host; "" if that is not known."""
+        """Returns what ssh's configuration says for a host; "" if that is not known.
+
+        Raises ValueError if that takes too long: a user may have configured ssh to be strict.
+        """
         query = [*self.command, "-G", *self._address_options(), "--", host]
         try:
             answer = subprocess.run(
@@ -75,8 +78,13 @@ class RemoteShell:
                 text=True,
                 timeout=_SECONDS_TO_CONFIGURE,
             )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""  # starting the agent will fail, too, and say why
+        except OSError:
+            return ""  # there is no ssh: starting the agent will fail with that message
+        except subprocess.TimeoutExpired:
+            raise ValueError(
+                f"ssh has not found out within {_SECONDS_TO_CONFIGURE} s how it is configured for "
+                f"host '{host}'; try `{' '.join(query)}`"
+            ) from None
         match = re.search(rf"^{key} (\S+)$", answer.stdout, re.MULTILINE)
         return match[1] if match else ""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netlab import netlab
+from netlab import NETLAB, netlab
 from sshd import PORT, SshHosts
 
 #: Trains until a file appears. Says each world that it is in, and for how many seconds.
@@ -197,4 +197,25 @@ def test_the_start_time_out_does_not_matter_to_a_host_that_has_refused(job: Job)
     job.start("a:1,10.86.0.3:1", "-np", "1", PERSEUS_START_TIMEOUT="5")
     job.waits_for("host 10.86.0.3 is not used for the rest of the job")
     job.waits_for("seconds 6")
+    job.ends_well()
+
+
+SILENT_SERVER = """
+import socket
+with socket.create_server(("", 2222)):
+    print("listening", flush=True)
+    input()
+"""
+
+
+def test_a_host_that_does_not_answer_is_left_out_after_the_start_time_out(job: Job) -> None:
+    command = [str(NETLAB), "at", "2", sys.executable, "-c", SILENT_SERVER]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
+        assert server.stdout and server.stdout.readline() == "listening\n"
+        job.start("a:1,10.86.0.3:1", "-np", "1", PERSEUS_START_TIMEOUT="5")
+        said = job.waits_for("host 10.86.0.3 is not used for the rest of the job")
+        server.communicate("\n", timeout=20)
+    assert "perseusrun: no rank could be started on host 10.86.0.3 (rank 1): " in said
+    job.waits_for("seconds 1")
     job.ends_well()

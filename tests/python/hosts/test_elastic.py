@@ -219,3 +219,20 @@ def test_a_host_that_does_not_answer_is_left_out_after_the_start_time_out(job: J
     assert "perseusrun: no rank could be started on host 10.86.0.3 (rank 1): " in said
     job.waits_for("seconds 1")
     job.ends_well()
+
+
+def test_hosts_that_stay_the_same_meet_at_one_address(ssh_hosts: SshHosts) -> None:
+    script = """
+import os, re, perseus_core as core
+core.init()
+address, _, port = os.environ["PERSEUS_RENDEZVOUS"].rpartition(":")
+listeners = re.findall(r"(\\w{8}):%04X \\w{8}:0000 0A" % int(port), open("/proc/net/tcp").read())
+print(core.rank(), core.size(), address, *listeners)
+"""
+    options = ("-np", "2", "--max-np", "2")
+    result = ssh_hosts.run(ssh_hosts.python(script, hosts="localhost:1,b:1", options=options))
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        "[0]<stdout>:0 2 10.86.0.1 0100560A",  # that address, as /proc has it
+        "[1]<stdout>:1 2 10.86.0.1",  # it sees the listeners of its own host
+    ]

@@ -76,6 +76,7 @@ STEPS = [
 #: Those with tests of their own below.
 OTHERS = {"mnist_demo.py", "torch/01_mnist.py", SINGLE_PROCESS_STEP}
 AT_ONCE = ("--join", "at-once")
+SHORT = ("--pause", "0.01", "--epochs", "4", "--wanted-accuracy", "0.85")
 #: The elastic jobs. Steps have a pause, so that the list of hosts, which is read each second, can
 #: change while they train.
 ELASTIC = [
@@ -84,7 +85,7 @@ ELASTIC = [
     Run("torch/09_elastic.py", 2, arguments=("--pause", "0.05")),
     # These take longer to start. The others wait for them.
     *(
-        Run(program, 2, arguments=("--pause", "0.01", "--epochs", "4"), options=AT_ONCE)
+        Run(program, 2, arguments=SHORT, options=AT_ONCE)
         for program in ("tensorflow/04_elastic.py", "keras/elastic.py")
     ),
 ]
@@ -222,7 +223,8 @@ def test_elastic_training_sees_each_image_once_while_ranks_come_and_go(
                 hosts.write_text(changes.pop(words))
     assert job.returncode == 0, said
     assert not changes, said
-    assert re.search(r"2 ranks at the end: test accuracy 9[\d.]+ %\n.*images in each", said), said
+    ending = r"2 ranks at the end: test accuracy [89][\d.]+ %\n.*images in each"
+    assert re.search(ending, said), said
 
 
 @pytest.mark.timeout(600)

@@ -79,9 +79,18 @@ class TestElastic:
             launch._run(args)
 
     def test_a_function_gets_the_same_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def how_ranks_join() -> str:
+            import os
+
+            import perseus_core
+
+            perseus_core.init()  # or the driver would take a slow one for a late one
+            perseus_core.shutdown()
+            return os.environ["PERSEUS_ELASTIC_JOIN"]
+
         args = arguments.HorovodArgs()
         args.num_proc, args.hosts = 2, "localhost:1,127.0.0.1:1"
-        args.run_func = lambda: __import__("os").environ["PERSEUS_ELASTIC_JOIN"]
+        args.run_func = how_ranks_join
         for launched in (launch._run_elastic, launch._run):
             assert launched(args) == ["at_once"] * 2
             args.min_num_proc = 1

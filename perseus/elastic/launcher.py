@@ -68,7 +68,7 @@ class ElasticLauncher(Launcher):
     """Runs one elastic job. The ranks of the launcher's own words are the workers' numbers.
 
     Args:
-      job: without slots, which come as workers are started.
+      job: gets slots as workers are started; those that it has do not count.
       size: how many slots to wait for at first.
       hosts: those that the source has found first.
       places: where the ranks of each world find those variables that torch.distributed reads.
@@ -86,9 +86,9 @@ class ElasticLauncher(Launcher):
         places: TorchPlaces,
         interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
     ):
-        super().__init__(job, output)
         self._slots: list[Slot] = []
-        job.slots = self._slots
+        job.slots = self._slots  # before the launcher takes those that are there for running ranks
+        super().__init__(job, output)
         self._options = options
         self._driver = Driver(options, size, self)
         self._first_hosts = hosts

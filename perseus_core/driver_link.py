@@ -56,6 +56,7 @@ class World:
     workers: list[int]  # in the order of their ranks
     started: int  # how many processes the job has ever started
     change: int  # the number of the last change that this world takes into account
+    environment: dict[str, str]  # where torch.distributed finds its ranks, once they are in it
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,12 @@ class DriverLink:
             return answer
 
     def has_joined(self) -> None:
-        """Passes on a change that was heard of while there was no engine. Call it after init."""
+        """Tells this process what the world is, for other libraries, and passes on a change that
+        was heard of while there was no engine. Call it after init."""
         with self._lock:
             latest = self._latest
+        if self.world:
+            os.environ.update(self.world.environment)
         if self.world and latest > self.world.change:
             _announce(latest)
 

@@ -15,6 +15,7 @@ from perseus.elastic.drain_socket import DrainSocket
 from perseus.elastic.driver import NEVER, Driver, NextWorld
 from perseus.elastic.host_table import Change
 from perseus.elastic.options import ElasticOptions
+from perseus.elastic.torch_places import TorchPlaces
 from perseus.elastic.workers import State, Worker
 from perseus.run import agent_protocol as protocol
 from perseus.run.ending import Ending
@@ -28,11 +29,14 @@ from perseus.run.launcher_messages import LauncherMessages
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.received import Received
+from perseus.run.silence import SilenceWatch
 
 __all__ = ["ElasticLauncher"]
 
 # Workers that the job has no place for have so long to end by themselves.
 _SECONDS_TO_LEAVE = 30.0
+# An agent may be silent for so long, if PERSEUS_PEER_TIMEOUT is less: it is a Python program.
+_LEAST_SILENCE = 10.0
 
 
 class ElasticFailures(Failures):
@@ -65,9 +69,10 @@ class ElasticLauncher(Launcher):
     """Runs one elastic job. The ranks of the launcher's own words are the workers' numbers.
 
     Args:
-      job: without slots, which come as workers are started.
+      job: gets slots as workers are started; those that it has do not count.
       size: how many slots to wait for at first.
       hosts: those that the source has found first.
+      places: where the ranks of each world find those variables that torch.distributed reads.
       interval: returns the seconds between two looks for hosts, and is asked each time.
     """
 
@@ -79,14 +84,19 @@ class ElasticLauncher(Launcher):
         size: int,
         source: HostSource,
         hosts: Sequence[Host],
+        places: TorchPlaces,
         interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
     ):
-        super().__init__(job, output)
         self._slots: list[Slot] = []
-        job.slots = self._slots
+        job.slots = self._slots  # before the launcher takes those that are there for running ranks
+        super().__init__(job, output)
         self._options = options
-        self._driver = Driver(options, size, self, patience=peer_timeout(job.environment))
+        patience = peer_timeout({**os.environ, **job.environment})
+        self._driver = Driver(options, size, self, patience=patience)
         self._first_hosts = hosts
+        self._torch_places = places
+        # The number of the last world that was entered, and the variables of its ranks.
+        self._entered: tuple[int, list[dict[str, str]]] = (0, [])
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
@@ -95,6 +105,10 @@ class ElasticLauncher(Launcher):
         self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
         self._drain_socket = DrainSocket(self._selector, job.command, self._drain)
         self._drains_all = False  # on a signal
+        # Ranks that are cut off cannot say so, and ssh notices it late, or another shell never.
+        self._silence = SilenceWatch(max(_LEAST_SILENCE, patience))
+        # Workers that were not started, their host, and why; the driver is still to be told.
+        self._not_started: list[tuple[list[int], str, str]] = []
 
     @property
     def results_by_rank(self) -> list[Received]:
@@ -134,18 +148,24 @@ class ElasticLauncher(Launcher):
         return self.failure is not None or self._ending.has_begun
 
     def _next_deadline(self) -> float:
+        if self._not_started:
+            return time.monotonic()
         deadlines = [super()._next_deadline(), *self._silent_until.values()]
         deadlines.append(self._drain_socket.next_deadline())
         if not self._driver.is_over:
             deadlines.append(self._driver.next_deadline())
-        return min(*deadlines, *self._leave_by.values(), NEVER)
+        return min(*deadlines, *self._leave_by.values(), self._silence.next_deadline)
 
     def _handle_deadlines(self, now: float) -> None:
         super()._handle_deadlines(now)
         self._drain_socket.handle_deadlines(now)
+        while self._not_started:
+            numbers, host_name, why = self._not_started.pop(0)
+            self._could_not_start(numbers, host_name, why)
         for host, until in list(self._silent_until.items()):
-            if host.ready:
+            if host.ready or host.ended:
                 del self._silent_until[host]
+                self._silence.add(host)
             elif now >= until:
                 del self._silent_until[host]
                 host.give_up(f"it has not answered within {self._job.start_timeout} s")
@@ -153,6 +173,9 @@ class ElasticLauncher(Launcher):
         for number in [number for number, moment in self._leave_by.items() if now >= moment]:
             del self._leave_by[number]
             self._kill(number)
+        for host in self._silence.find_silent(now):
+            host.give_up(f"its agent has said nothing for {self._silence.seconds:g} s")
+            self._leave(host)
         if not self._driver.is_over:
             self._driver.handle_deadlines()
 
@@ -202,21 +225,27 @@ class ElasticLauncher(Launcher):
 
     def _lost(self, host: AgentConnection) -> None:
         lost = [rank for rank in host.ranks if rank in self._running]
-        for rank in lost:
-            del self._running[rank]
         if not lost:
             return
         said = host.stderr_tail.decode(errors="replace").strip()
         words = host.given_up_because or said or "it gave no reason"
-        where = f"host {host.host} ({name_ranks(lost)})"
         if host.ready:
-            how = "was lost with its host"
-            self._failures.lost(lost, f"the connection to {where} ended: {words}")
+            where = f"host {host.host} ({name_ranks(lost)})"
+            message = f"the connection to {where} ended: {words}"
+            self._go_on_without(lost, "was lost with its host", message)
         else:
-            how = "could not be started"
-            self._failures.lost(lost, f"no rank could be started on {where}: {words}")
-        for rank in lost:
-            self._driver.ended(rank, how)
+            self._could_not_start(lost, host.host, words)
+
+    def _could_not_start(self, numbers: Sequence[int], host: str, why: str) -> None:
+        message = f"no rank could be started on host {host} ({name_ranks(numbers)}): {why}"
+        self._go_on_without(numbers, "could not be started", message)
+
+    def _go_on_without(self, numbers: Sequence[int], how: str, message: str) -> None:
+        for number in numbers:
+            del self._running[number]
+        self._failures.lost(numbers, message)
+        for number in numbers:
+            self._driver.ended(number, how)
 
     # ---- Discovery
 
@@ -244,9 +273,11 @@ class ElasticLauncher(Launcher):
             if self._job.rendezvous:
                 self._job.rendezvous.add_rank(slot.host)
         for name, of_host in groupby(starting, key=lambda worker: worker.place[0]):
-            self._start_workers_on(
-                name, {worker.number: planned[worker.number] for worker in of_host}
-            )
+            slots = {worker.number: planned[worker.number] for worker in of_host}
+            try:
+                self._start_workers_on(name, slots)
+            except (OSError, ValueError) as error:  # the host has no address, or there is no ssh
+                self._not_started.append((list(slots), name, str(error)))
 
     def _start_workers_on(self, host: str, slots: Mapping[int, Slot]) -> None:
         """Has an agent start workers, given what their ranks will be if nothing comes between."""
@@ -271,7 +302,11 @@ class ElasticLauncher(Launcher):
         self._kill(worker.number)
 
     def enter(self, worker: Worker, world: NextWorld) -> None:
-        self._tell(worker.number, messages.world_message(worker.number, world))
+        if world.meeting != self._entered[0]:
+            hosts = [self._driver.workers[number].place[0] for number in world.workers]
+            self._entered = world.meeting, self._torch_places.variables(hosts)
+        environment = self._entered[1][world.workers.index(worker.number)]
+        self._tell(worker.number, messages.world_message(worker.number, world, environment))
         if worker.rank == 0:
             self._messages.log(
                 f"world {world.meeting}: its ranks are workers {', '.join(map(str, world.workers))}"

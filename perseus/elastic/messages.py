@@ -12,6 +12,7 @@ perseus_core.driver_link has the worker's end, and a test holds the two against 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,8 @@ def parse(message: bytes) -> Ready | Begun | Finished | Drain | Here | None:
     return None
 
 
-def world_message(worker: int, world: NextWorld) -> bytes:
+def world_message(worker: int, world: NextWorld, environment: Mapping[str, str]) -> bytes:
+    """`environment` is what the worker is to set once it is in the world."""
     return _encode(
         says="world",
         worker=worker,
@@ -86,6 +88,7 @@ def world_message(worker: int, world: NextWorld) -> bytes:
         workers=list(world.workers),
         started=world.started,
         change=world.change,
+        environment=dict(environment),
     )
 
 

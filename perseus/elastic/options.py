@@ -141,53 +141,6 @@ def _is_elastic(parsed: argparse.Namespace) -> bool:
     return any(value is not None for value in asked)
 
 
-def elastic_arguments(
-    *,
-    size: int,
-    least: int | None,
-    most: int | None,
-    script: str | None,
-    slots_per_host: int | None,
-    reset_limit: int | None,
-    cooldown_range: tuple[int, int] | None,
-    names_hosts: Literal["hosts", "hostfile"] | None,
-    mpi: bool,
-) -> ElasticOptions | None:
-    """Returns what the arguments of `run` ask for, or None for a job that is not elastic.
-
-    A job is elastic if a discovery script, or the least or most ranks are given, as in Horovod.
-    Raises ValueError for what does not go together.
-    """
-    if script is None and least is None and most is None:
-        for name, value in (
-            *(("slots_per_host", slots_per_host), ("reset_limit", reset_limit)),
-            ("cooldown_range", cooldown_range),
-        ):
-            if value is not None:
-                raise ValueError(
-                    f"{ARGUMENTS[name]} is {value}; it must be left out unless "
-                    "host_discovery_script, min_num_proc or max_num_proc is given"
-                )
-        return None
-    options = ElasticOptions(
-        least=least or size,
-        most=most,
-        script=script,
-        slots_per_host=slots_per_host,
-        timeout=elastic_timeout(None),
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-    )
-    check(
-        options,
-        size=size,
-        names_hosts=names_hosts if script is not None else None,
-        mpi=mpi,
-        names=ARGUMENTS,
-    )
-    return options
-
-
 def notes_about_elastic(parsed: argparse.Namespace) -> list[str]:
     """Returns notes on flags that only have an effect in an elastic job."""
     if not _is_elastic(parsed):

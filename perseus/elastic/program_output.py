@@ -53,11 +53,14 @@ def output_of(command: Sequence[str], name: str, timeout: float, cancelled: thre
         selector.register(process.stdout, selectors.EVENT_READ, printed)
         selector.register(process.stderr, selectors.EVENT_READ, complaints)
         deadline = time.monotonic() + timeout
-        while _goes_on(process, selector):
-            del complaints[:-_STDERR_BYTES]
-            if why := _reason_to_kill(len(printed), deadline, timeout, cancelled):
-                _kill_group(process)
-                raise DiscoveryError(f"{name} {why}")
+        try:
+            while _goes_on(process, selector):
+                del complaints[:-_STDERR_BYTES]
+                if why := _reason_to_kill(len(printed), deadline, timeout, cancelled):
+                    raise DiscoveryError(f"{name} {why}")
+        except BaseException:  # Ctrl-C, too, which reaches us only
+            _kill_group(process)
+            raise
     if process.returncode:
         raise DiscoveryError(f"{name} {_ending(process.returncode, complaints)}")
     try:

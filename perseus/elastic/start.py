@@ -6,12 +6,15 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from perseus.elastic.discovery import DISCOVERY_SECONDS
+from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource
 from perseus.elastic.launcher import ElasticLauncher
 from perseus.elastic.options import ElasticOptions, host_source
+from perseus.elastic.sources import FixedSource
+from perseus.elastic.torch_places import TorchPlaces
 from perseus.run.hosts import Host, slots_on
+from perseus.run.network import address_of_interface
 from perseus.run.remote_shell import RemoteShell
-from perseus.run.rendezvous import own_addresses, serve_rendezvous
+from perseus.run.rendezvous import named_interfaces, own_addresses, serve_rendezvous
 from perseus.run.start import Request, make_output, prepare
 
 __all__ = ["start_elastic"]
@@ -37,11 +40,13 @@ def start_elastic(
     hosts = source.find()
     job, environment = prepare(request, slots_on(list(_first_hosts(hosts, request.size))))
     addresses = _Addresses(environment, job.remote_shell)
-    for host in hosts:
-        addresses[host.name]
+    listen_on = _listen_on(source, [host.name for host in hosts], addresses)
     output = make_output(request, options.most or _MOST_WORKERS)
-    with serve_rendezvous((), job.secret, addresses) as job.rendezvous:
-        launcher = ElasticLauncher(job, output, options, request.size, source, hosts, interval)
+    with serve_rendezvous((), job.secret, addresses, listen_on=listen_on) as job.rendezvous:
+        places = TorchPlaces(addresses, job.remote_shell)
+        launcher = ElasticLauncher(
+            job, output, options, request.size, source, hosts, places, interval
+        )
         return launcher, launcher.run()
 
 
@@ -49,15 +54,38 @@ def _first_hosts(hosts: Sequence[Host], size: int) -> itertools.islice[str]:
     return itertools.islice((host.name for host in hosts for _ in range(host.slots)), size)
 
 
+def _listen_on(source: HostSource, hosts: Sequence[str], addresses: _Addresses) -> str | None:
+    """Returns the address for the rendezvous; "" for all, and None for the one that hosts use.
+
+    Hosts that come later may reach this machine at another address than those that there are.
+    Raises ValueError if the hosts stay the same, and one of them cannot be reached.
+    """
+    if isinstance(source, FixedSource):
+        addresses.find(hosts)
+        return None
+    return addresses.of_interfaces or ""
+
+
 class _Addresses(dict[str, str]):
-    """The address at which each host reaches this machine, found out when it is asked for."""
+    """The address at which each host reaches this machine, found out when it is asked for.
+
+    Looking up a host that cannot be reached raises ValueError.
+    """
 
     def __init__(self, environment: Mapping[str, str], remote_shell: RemoteShell) -> None:
         super().__init__()
         self._environment = environment
         self._remote_shell = remote_shell
+        interfaces = named_interfaces(environment)
+        self.of_interfaces = address_of_interface(interfaces) if interfaces else None
+
+    def find(self, hosts: Sequence[str]) -> None:
+        """Finds the addresses for these hosts, so that ranks here use the one that others use."""
+        self.update(own_addresses(hosts, self._environment, self._remote_shell))
 
     def __missing__(self, host: str) -> str:
-        address = own_addresses([host], self._environment, self._remote_shell)[host]
-        self[host] = address
-        return address
+        if self.of_interfaces:
+            self[host] = self.of_interfaces
+        else:
+            self.find([host])
+        return self[host]

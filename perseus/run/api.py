@@ -23,7 +23,7 @@ from perseus.run.setting_options import NO_CACHE, NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
 
 if TYPE_CHECKING:
-    from perseus.elastic.options import ElasticOptions
+    from perseus.elastic.options import BlacklistBy, ElasticOptions, Join
     from perseus.run.launcher import Launcher
 
 T = TypeVar("T")
@@ -60,6 +60,9 @@ def run(
     *,
     environment: Mapping[str, str] | None = None,
     grace: float = DEFAULT_GRACE_SECONDS,
+    elastic_timeout: int | None = None,
+    join: Join | None = None,
+    blacklist_by: BlacklistBy | None = None,
 ) -> list[T]:
     """Calls `func(*args, **kwargs)` on every rank of a new job; returns the results in rank order.
 
@@ -91,13 +94,17 @@ def run(
         for which it prints none.
       reset_limit: how often the ranks of an elastic job may change.
       cooldown_range: the least and the most seconds for which a host that has failed is left out.
+      elastic_timeout: how many seconds an elastic job waits for enough slots; 600 by default.
+      join: "background", the default, lets the ranks of an elastic job go on until new ones are
+        ready; with "at_once" they wait for them, as in Horovod.
+      blacklist_by: leaves out the "host" of a rank that fails, which is the default, or its "slot".
       min_np, max_np: deprecated names of min_num_proc and max_num_proc.
 
     Raises ValueError for wrong arguments. If a rank fails, raises RuntimeError, which names the
     rank; if its function raised an exception, that is the cause of the error (`__cause__`). Ctrl-C
     ends the ranks and raises KeyboardInterrupt.
     """
-    from perseus.elastic.options import elastic_arguments
+    from perseus.elastic.arguments import elastic_arguments
 
     if hosts and hostfile:
         raise ValueError("hosts and hostfile exclude each other")
@@ -148,8 +155,11 @@ def run(
         most=max_num_proc,
         script=host_discovery_script,
         slots_per_host=slots,
+        timeout=elastic_timeout,
         reset_limit=reset_limit,
         cooldown_range=cooldown_range,
+        blacklist_by=blacklist_by,
+        join=join,
         names_hosts="hosts" if hosts is not None else "hostfile" if hostfile is not None else None,
         mpi=request.mpi,
     )

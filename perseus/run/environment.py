@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 
 from perseus.run.hosts import Slot
 
-#: Seconds; the default of PERSEUS_START_TIMEOUT in the table of settings. The table is the
-#: library's, which the launcher does not load.
+#: Seconds; the defaults of PERSEUS_START_TIMEOUT and PERSEUS_PEER_TIMEOUT in the table of settings.
+#: The table is the library's, which the launcher does not load.
 DEFAULT_START_TIMEOUT = 30
-DEFAULT_PEER_TIMEOUT = 30  # as the engine has it
+DEFAULT_PEER_TIMEOUT = 30
 # Variables that describe the machine or session they were read on, and would be wrong on another.
 _HOST_SPECIFIC = re.compile(
     r"_|PWD|OLDPWD|SHLVL|HOST|HOSTNAME|HOSTTYPE|MACHTYPE|HOME|USER|LOGNAME|SHELL|MAIL|TERM|TERMCAP"
@@ -41,10 +40,11 @@ def start_timeout(environment: Mapping[str, str]) -> int:
 
 
 def peer_timeout(environment: Mapping[str, str]) -> int:
-    """Returns the seconds of silence after which a rank counts as lost, among these settings."""
-    settings = {**os.environ, **environment}
-    text = first_set(settings, "PERSEUS_PEER_TIMEOUT")
-    return int(text) if text.isdecimal() and int(text) > 0 else DEFAULT_PEER_TIMEOUT
+    """Returns the seconds of silence after which a rank counts as lost.
+
+    The setting has been checked before.
+    """
+    return int(first_set(environment, "PERSEUS_PEER_TIMEOUT") or DEFAULT_PEER_TIMEOUT)
 
 
 def job_environment(secret: str) -> dict[str, str]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from perseus.run.flag_values import words
 
+# ssh may ask other programs what its configuration is, which may hang.
+_SECONDS_TO_CONFIGURE = 10
+
 # Names a command that runs another on a host, as `ssh host command` does, to use instead of ssh.
 REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
 
@@ -62,12 +65,26 @@ class RemoteShell:
         return self._configured(host, "hostname") or host if self._is_ssh else host
 
     def _configured(self, host: str, key: str) -> str:
-        """Returns what ssh's configuration says for a host; "" if that is not known."""
+        """Returns what ssh's configuration says for a host; "" if that is not known.
+
+        Raises ValueError if that takes too long: a user may have configured ssh to be strict.
+        """
         query = [*self.command, "-G", *self._address_options(), "--", host]
         try:
-            answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            answer = subprocess.run(
+                query,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS_TO_CONFIGURE,
+            )
         except OSError:
             return ""  # there is no ssh: starting the agent will fail with that message
+        except subprocess.TimeoutExpired:
+            raise ValueError(
+                f"ssh has not found out within {_SECONDS_TO_CONFIGURE} s how it is configured for "
+                f"host '{host}'; try `{' '.join(query)}`"
+            ) from None
         match = re.search(rf"^{key} (\S+)$", answer.stdout, re.MULTILINE)
         return match[1] if match else ""
 

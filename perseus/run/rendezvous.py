@@ -53,18 +53,25 @@ class ServedRendezvous:
 
 @contextlib.contextmanager
 def serve_rendezvous(
-    hosts: Sequence[str], secret: str, addresses: Mapping[str, str], least: int | None = None
+    hosts: Sequence[str],
+    secret: str,
+    addresses: Mapping[str, str],
+    least: int | None = None,
+    listen_on: str | None = None,
 ) -> Iterator[ServedRendezvous]:
     """Serves a rendezvous until the context ends.
 
     Args:
       hosts: the host of each rank.
-      addresses: this machine's, by host. If all are the same, only that one is listened on.
+      addresses: this machine's, by host.
       least: how many survivors are enough to go on.
+      listen_on: one of these addresses, or "" for every interface. By default, it is the address if
+        it is the same for all hosts, else every interface.
     """
     from perseus_core import HorovodInternalError, Rendezvous
 
-    listen_on = _only_one(addresses.values())
+    if listen_on is None:
+        listen_on = _only_one(addresses.values())
     try:
         served = Rendezvous(len(hosts), secret, listen_on, least=least or 1, hosts=hosts)
     except HorovodInternalError as error:

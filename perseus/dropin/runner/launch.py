@@ -82,8 +82,12 @@ def _run_elastic(args: Any) -> list[Any] | None:
     from perseus.elastic.options import elastic_options
     from perseus.elastic.start import start_elastic
 
+    timeout = driver.seconds_to_wait(getattr(args, "elastic_timeout", None))
     if getattr(args, "run_func", None) is not None:
-        return _run_function(args)
+        try:
+            return _run_function(args, is_elastic=True, elastic_timeout=timeout)
+        except RuntimeError as error:
+            raise RuntimeError(f"{_FAILED}: {error}") from error.__cause__
     parser = make_parser()
     options = parser.parse_args(["--drop-in", *command_line(args), "--", *(args.command or [])])
     asked = elastic_options(options, always=True)
@@ -92,7 +96,7 @@ def _run_elastic(args: Any) -> list[Any] | None:
         request,
         replace(
             asked,
-            timeout=driver.seconds_to_wait(getattr(args, "elastic_timeout", None)),
+            timeout=timeout,
             join="at_once",
             blacklist_by="host",
         ),
@@ -105,11 +109,16 @@ def _run_elastic(args: Any) -> list[Any] | None:
     return None
 
 
-def _run_function(args: Any) -> list[Any]:
+def _run_function(
+    args: Any, *, is_elastic: bool = False, elastic_timeout: int | None = None
+) -> list[Any]:
     given = {name: getattr(args, name, None) for name in _OF_RUN}
     nics = getattr(args, "nics", None)
     if nics:
         given["network_interfaces"] = nics if isinstance(nics, str) else ",".join(sorted(nics))
+    if is_elastic:
+        given["min_num_proc"] = given["min_num_proc"] or given["num_proc"]
+        given |= {"elastic_timeout": elastic_timeout, "join": "at_once", "blacklist_by": "host"}
     return run(args.run_func, **{name: v for name, v in given.items() if v is not None})
 
 

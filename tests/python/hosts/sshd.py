@@ -31,6 +31,8 @@ class SshHosts:
     def __post_init__(self) -> None:
         self.environment = {**os.environ, "PERSEUSRUN_RSH": f"ssh -F {self.folder / 'ssh_config'}"}
 
+    at_host_0 = (str(NETLAB), "at", "0")
+
     def command(
         self,
         *command: str,

@@ -78,6 +78,29 @@ class TestElastic:
         with pytest.raises(RuntimeError, match=message):
             launch._run(args)
 
+    def test_a_function_gets_the_same_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def how_ranks_join() -> str:
+            import os
+
+            import perseus_core
+
+            perseus_core.init()  # or the driver would take a slow one for a late one
+            perseus_core.shutdown()
+            return os.environ["PERSEUS_ELASTIC_JOIN"]
+
+        args = arguments.HorovodArgs()
+        args.num_proc, args.hosts = 2, "localhost:1,127.0.0.1:1"
+        args.run_func = how_ranks_join
+        for launched in (launch._run_elastic, launch._run):
+            assert launched(args) == ["at_once"] * 2
+            args.min_num_proc = 1
+
+        monkeypatch.setattr(driver, "ELASTIC_TIMEOUT_SECS", 1)
+        args.host_discovery_script, args.hosts = "echo localhost:1", None
+        message = "non-zero status: 0 workers were ready after 1 s, on 1 slots; the job needs 1"
+        with pytest.raises(RuntimeError, match=message):
+            launch._run(args)
+
     def test_the_time_out_is_read_when_the_job_starts(
         self, monkeypatch: pytest.MonkeyPatch, look_often: None
     ) -> None:

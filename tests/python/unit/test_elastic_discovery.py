@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -123,6 +126,15 @@ class TestScript:
         source = ScriptSource(hanging_script(tmp_path), timeout=0.5)
         with pytest.raises(DiscoveryError, match=r"has not ended in 0.5 s, and has been killed$"):
             source.find()
+        wait_until(lambda: not is_alive(child_of(tmp_path)))
+
+    def test_ctrl_c_ends_it_during_the_first_look(self, tmp_path: Path) -> None:
+        launcher = [sys.executable, "-m", "perseus.run", "-np", "1"]
+        launcher += ["--host-discovery-script", hanging_script(tmp_path), "true"]
+        with subprocess.Popen(launcher) as job:
+            wait_until((tmp_path / "child").exists)
+            job.send_signal(signal.SIGINT)
+            assert job.wait(SOON) == 128 + signal.SIGINT
         wait_until(lambda: not is_alive(child_of(tmp_path)))
 
     def test_what_it_leaves_in_the_background_is_not_waited_for(self, tmp_path: Path) -> None:

@@ -176,6 +176,12 @@ def test_too_few_slots_end_the_job_after_the_time_out(job: Job) -> None:
     assert "1 workers were ready after 2 s, on 1 slots; the job needs 2" in result.stderr
 
 
+def test_a_job_that_has_never_had_its_slots_has_no_ranks_to_end(job: Job) -> None:
+    result = job.run("-np", "2", "--elastic-timeout", "1", hosts="localhost:1")
+    assert result.returncode == 1
+    assert result.stderr.endswith("0 workers were ready after 1 s, on 1 slots; the job needs 2\n")
+
+
 def test_nobody_is_left(job: Job) -> None:
     result = job.run("-np", "1", hosts="localhost:1", EVENTS='{"3": "0 exits"}')
     assert result.returncode == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from perseus.elastic.options import (
 )
 from perseus.elastic.slurm import SlurmSource
 from perseus.elastic.sources import FixedSource, HostsFileSource, ScriptSource
+from perseus.run.api import run
 from perseus.run.hosts import Host
 from perseus.run.options import make_parser
 
@@ -251,3 +254,20 @@ def test_hosts_come_from_what_is_named(
     source = host_source(wanted, hosts, 2, environment)
     assert type(source) is kind
     assert source.find() == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"join": "at-once"}, "join is 'at-once'; it must be 'background' or 'at_once'"),
+        ({"blacklist_by": "rank"}, "blacklist_by is 'rank'; it must be 'host' or 'slot'"),
+        ({"join": "at_once"}, "join is at_once; it must be left out unless host_discovery_script,"),
+        ({"elastic_timeout": 5}, "elastic_timeout is 5; it must be left out unless"),
+        ({"elastic_timeout": 0, "max_num_proc": 2}, "elastic_timeout is 0; it must be at least 1"),
+    ],
+)
+def test_arguments_of_run_that_do_not_go_together_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(print, **arguments)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perseus.run import rendezvous
+from perseus.run import remote_shell, rendezvous
 from perseus.run.environment import start_timeout
 from perseus.run.remote_shell import RemoteShell
 from perseus.run.rendezvous import call_back_address, own_addresses, serve_rendezvous
@@ -43,6 +43,17 @@ def test_whoever_wants_ssh_to_be_strict_is_not_overruled(
     shell = RemoteShell(command=["ssh", "-F", str(tmp_path / "config")])
     command = shell.wrap("big-one", ["true"], 30)
     assert ("StrictHostKeyChecking=accept-new" in command) == accepts
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="the program ssh is missing")
+def test_a_configuration_of_ssh_that_hangs_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    config.write_text('Match exec "exec sleep 20"\n  Port 3\n')
+    monkeypatch.setattr(remote_shell, "_SECONDS_TO_CONFIGURE", 0.2)
+    with pytest.raises(ValueError, match=r"within 0.2 s how it is configured for host 'big-one'"):
+        RemoteShell(command=["ssh", "-F", str(config)]).wrap("big-one", ["true"], 30)
 
 
 def test_another_remote_shell_is_called_with_host_and_line_alone(

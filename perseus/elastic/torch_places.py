@@ -1,0 +1,42 @@
+"""The variables from which torch.distributed learns a rank's place in a world of an elastic job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from perseus.run.environment import torch_environment
+from perseus.run.hosts import is_local, slots_on
+from perseus.run.master import Master, address_of
+from perseus.run.remote_shell import RemoteShell
+
+__all__ = ["TorchPlaces"]
+
+
+class TorchPlaces:
+    """Chooses where rank 0 of each world is to serve the store of torch.distributed.
+
+    The port is another one in each world, since the store of the last one may still be there. A
+    MASTER_ADDR or MASTER_PORT that the user has set is for ranks that stay where they are, and
+    does not count.
+
+    Args:
+      addresses: from a host to the address at which it reaches this machine.
+    """
+
+    def __init__(self, addresses: Mapping[str, str], remote_shell: RemoteShell) -> None:
+        self._addresses = addresses
+        self._remote_shell = remote_shell
+        self._address_of: dict[str, str] = {}  # hosts other than this one
+
+    def variables(self, hosts: Sequence[str]) -> list[dict[str, str]]:
+        """Returns the variables of each rank of a new world, given their hosts."""
+        first = hosts[0]
+        here = is_local(first)
+        master = Master({}, here=here, several_hosts=len(set(hosts)) > 1)
+        if not here and first not in self._address_of:
+            self._address_of[first] = address_of(first, self._remote_shell)
+        return [
+            torch_environment(slot.rank, slot.size, slot.local_rank, slot.local_size)
+            | master.environment(self._addresses[slot.host] if here else self._address_of[first])
+            for slot in slots_on(hosts)
+        ]

@@ -121,7 +121,7 @@ fuzz: env-build env-fuzz ## fuzz parsers and state machines with libFuzzer, for 
 chaos: build env-test ## inject faults into training jobs, as root also over hosts; RUNS=500 SEED=1
 	@$(PY) tests/chaos/campaign.py --runs $(RUNS) --seed $(SEED)
 
-chaos-elastic: build env-test ## hurt ranks of elastic jobs while ranks come and go; RUNS=300 SEED=1
+chaos-elastic: build env-test ## hurt ranks of elastic jobs while ranks come and go; RUNS=500 SEED=1
 	@$(PY) tests/chaos/elastic_campaign.py --runs $(RUNS) --seed $(SEED)
 
 soak: build env-test ## a million small allreduces, two hours of mixed ones; fails if memory grows

@@ -100,14 +100,6 @@ class State(ABC):
         if last > before:
             raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
 
-    @property
-    def commits(self) -> int:
-        """How many commits the present values have seen, by this rank and those it has them from.
-
-        It is 0 before the first sync or commit.
-        """
-        return self._commits
-
     def needs_sync(self) -> bool:
         """Returns whether a rank of this new world lacks what the others have. All must call it.
 
@@ -248,7 +240,7 @@ def _run(
         try:
             if is_new_world:
                 if driver is not None:
-                    driver.commits = state.commits
+                    driver.commits = state._commits
                 reset()
                 if planned is None or planned != _place():
                     state.on_reset()

@@ -74,7 +74,7 @@ class Job:
         self.chance = random.Random(f"{run.seed}/{run.number}/events")
         self.output: list[str] = []
         self.said: list[dict[str, Any]] = []
-        self.undo: list[tuple[float, Callable[[], None]]] = []
+        self.undo: list[tuple[float, Callable[[], object]]] = []
         self.launcher_is_killed = False
         self._hosts = folder / "hosts"
         self.slots = {"localhost": 2, "127.0.0.1": 2}
@@ -115,6 +115,18 @@ class Job:
 
     def stop_for_good(self) -> None:
         self._signal(signal.SIGSTOP)
+
+    def drain_a_rank(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def drain_a_host(self) -> None:
+        host = HOSTS[1 - self.run.spared // 2]
+        command = [sys.executable, "-m", "perseus.run", "--drain", host]
+        job = ["--job", str(self.process.pid)]
+        drain = subprocess.Popen(
+            [*command, *job], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self.undo.append((time.monotonic() + 5, drain.wait))
 
     def add_a_slot(self) -> None:
         self.slots[self.chance.choice(HOSTS)] += 1
@@ -217,6 +229,8 @@ EVENTS: dict[str, Callable[[Job], None]] = {
     "a rank is killed": Job.kill,
     "a rank is stopped for a moment": Job.stop_for_a_moment,
     "a rank is stopped for good": Job.stop_for_good,
+    "a rank is drained": Job.drain_a_rank,
+    "a host is drained": Job.drain_a_host,
     "a slot is added": Job.add_a_slot,
     "a slot is taken": Job.take_a_slot,
     "the hosts are nonsense": Job.lists_nonsense,

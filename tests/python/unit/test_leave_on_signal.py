@@ -14,11 +14,12 @@ from perseus_core.leave_on_signal import LeaveOnSignal
 
 
 def in_child(act: Callable[[], Any]) -> int:
-    """Runs this in a process whose SIGTERM acts as usual; returns its status as Python has it."""
+    """Runs this in a process whose signals act as usual; returns its status as Python has it."""
     process = os.fork()
     if process == 0:
         try:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in (signal.SIGTERM, signal.SIGUSR1):  # whatever earlier tests have left
+                signal.signal(number, signal.SIG_DFL)
             act()
             os._exit(0)
         finally:

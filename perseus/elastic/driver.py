@@ -265,7 +265,7 @@ class Driver:
         return leaving
 
     def _places(self) -> list[Place]:
-        """Returns the slots that the job uses, in order."""
+        """Returns the slots that the job uses, in order: those that it has come first."""
         if self._starts_none:
             return []
         places = [
@@ -273,7 +273,10 @@ class Driver:
             for host in self.table.usable
             for slot in self.table.slots_of(host.name)
         ]
-        return places[: self._options.most]
+        had = {worker.place for worker in self.workers.staying()}
+        # A slot that is back after a cooldown takes the place of none that is in use.
+        chosen = set(sorted(places, key=lambda place: place not in had)[: self._options.most])
+        return [place for place in places if place in chosen]
 
     def _let_go(self) -> None:
         """Marks workers whose slots are gone, and ends those that no member depends on."""

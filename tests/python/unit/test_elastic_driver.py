@@ -575,3 +575,21 @@ def test_no_time_out_ends_a_job_that_is_about_to_finish(job: MakeJob) -> None:
     assert one.ends == []
     one.driver.finished(2)
     assert one.ends == [None]
+
+
+def test_a_slot_that_is_back_takes_the_place_of_none_in_use(job: MakeJob) -> None:
+    one = running(job(2, most=2, blacklist_by="slot", cooldown_range=(10, 100)), a=1, b=1)
+    one.hosts(a=1, b=1, c=1)
+    one.driver.ended(0, "was killed")
+    assert one.places[2:] == [("c", 0)]
+    one.ready(1)
+    one.ready(2)
+    one.ready(1)
+    assert one.world == [1, 2]
+    told = len(one.told)
+    one.wait(30)
+    assert one.driver.table.count_usable_slots() == 3
+    assert len(one.started) == 3
+    assert one.told[told:] == one.killed == []
+    one.hosts(a=1, b=1)
+    assert one.places[3:] == [("a", 0)]

@@ -80,6 +80,7 @@ nitpick_ignore_regex = [
     ),
     (r"py:.*", r".*\.(FP16Compressor|NDArray)|NDArray"),  # of a framework
     (r"py:.*", r"(.*\.)?(T|Train)"),  # type variables
+    (r"py:.*", r"Join|BlacklistBy"),  # the words that an argument takes, which its text names
 ]
 
 html_theme = "furo"

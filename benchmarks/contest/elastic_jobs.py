@@ -108,10 +108,12 @@ class Job:
 
     def kill_one(self) -> float:
         """Kills a rank that has done a step; returns when."""
+        return self.kill(random.choice([pid for pid, steps in self.steps().items() if steps]))
+
+    def kill(self, pid: int) -> float:
+        """Kills a rank; returns when."""
         now = time.monotonic()
-        os.kill(
-            random.choice([pid for pid, steps in self.steps().items() if steps]), signal.SIGKILL
-        )
+        os.kill(pid, signal.SIGKILL)
         return now
 
 

@@ -15,14 +15,11 @@ __all__ = ["World", "current_world", "gather_lists"]
 
 @dataclass(frozen=True)
 class World:
-    """The ranks that work together now, the same on all ranks but for `rank`.
+    """The ranks that work together now, the same on all ranks but for `rank`."""
 
-    Attributes:
-      rank: this process's rank.
-      hosts: the ranks of each host, ascending; the hosts are in the order of their first ranks.
-    """
-
+    #: This process's rank.
     rank: int
+    #: The ranks of each host, ascending; the hosts are in the order of their first ranks.
     hosts: list[list[int]]
 
     @property

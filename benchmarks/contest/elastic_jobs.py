@@ -131,16 +131,17 @@ def running(job: Job) -> Iterator[Job]:
 class Contender:
     """Trains with so many ranks in a folder; each that is killed is replaced soon.
 
+    needs: a file that is there if it can run.
     restarts: whether all ranks start again after a kill, in place of going on with fewer.
     """
 
     make: Callable[[Path, int], Job]
+    needs: Path = Path(sys.executable)
     restarts: bool = False
 
     def unavailable(self) -> str | None:
         """Returns why it cannot run here; None if it can."""
-        command = self.make(Path(), 1).command[0]
-        return None if Path(command).exists() else f"needs {command}; run `make peers`"
+        return None if self.needs.exists() else f"needs {self.needs}; run `make peers`"
 
 
 def perseus(folder: Path, ranks: int, *options: str) -> Job:
@@ -194,7 +195,7 @@ def _torchft(folder: Path, ranks: int) -> Job:
 
 CONTENDERS = {
     "perseus": Contender(perseus),
-    "horovod": Contender(_horovod),
-    "torchft": Contender(_torchft),
+    "horovod": Contender(_horovod, PEERS / "horovodrun"),
+    "torchft": Contender(_torchft, PEERS / "torchft_lighthouse"),
     "torchrun": Contender(_torchrun, restarts=True),
 }

@@ -227,14 +227,19 @@ class Driver:
         self._roll_call.await_workers(members if are_awaited and not self.is_over else ())
 
     def _finish(self) -> None:
-        """Ends the job when no member of the last world trains any more."""
+        """Ends the job when no member of the last world trains any more.
+
+        If there was no world, the program may need none: those that have been started run to their
+        ends.
+        """
         self._forming.deadline = NEVER  # it is for workers that are to meet
         for worker in self.workers.alive():
-            if worker.state is State.STARTING:
+            if worker.state is State.STARTING and self.meeting > 0:
                 self._kill(worker, "the job has finished")
             elif worker.state is State.WAITING:
                 self._refuse(worker, "the job has finished")
-        if not any(w.state is State.MEMBER for w in self.workers):
+        still_run = (State.MEMBER, State.STARTING) if self.meeting == 0 else (State.MEMBER,)
+        if not any(w.state in still_run for w in self.workers):
             self._end(None)
 
     def _failed(self, worker: Worker) -> None:

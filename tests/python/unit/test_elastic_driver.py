@@ -593,3 +593,13 @@ def test_a_slot_that_is_back_takes_the_place_of_none_in_use(job: MakeJob) -> Non
     assert one.told[told:] == one.killed == []
     one.hosts(a=1, b=1)
     assert one.places[3:] == [("a", 0)]
+
+
+def test_a_program_without_worlds_runs_to_its_end_on_every_slot(job: MakeJob) -> None:
+    one = job(3)
+    one.hosts(a=3)
+    one.driver.ended(0, None)
+    one.driver.ended(1, None)
+    assert one.killed == one.ends == []
+    one.driver.ended(2, None)
+    assert one.ends == [None]

@@ -16,13 +16,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from contest import ending
 from contest.arguments import Different, at_least
-from contest.elastic_jobs import CALM_SECONDS, CONTENDERS, Contender, Job, running
+from contest.elastic_jobs import CALM_SECONDS, CONTENDERS, Contender, Job, LostJobError, running
 from contest.progress import progress
 
 KILLS_IN_A_TURN = 5
@@ -64,12 +65,21 @@ def one_restart(job: Job, ranks: int) -> float:
 def turn(
     contender: Contender, folder: Path, ranks: int, kills: int
 ) -> tuple[list[float], list[float]]:
-    """Returns the recoveries and pauses of a job."""
+    """Returns the recoveries and pauses of a job, fewer than kills if it does not recover."""
+    recoveries: list[float] = []
+    pauses: list[float] = []
     with running(contender.make(folder, ranks)) as job:
-        if contender.restarts:
-            return [one_restart(job, ranks) for _ in range(kills)], []
-        recoveries, pauses = zip(*(one_kill(job, ranks) for _ in range(kills)), strict=True)
-        return list(recoveries), list(pauses)
+        try:
+            for _ in range(kills):
+                if contender.restarts:
+                    recoveries.append(one_restart(job, ranks))
+                else:
+                    recovery, pause = one_kill(job, ranks)
+                    recoveries.append(recovery)
+                    pauses.append(pause)
+        except LostJobError as error:
+            print(f"\n{error}", file=sys.stderr)
+    return recoveries, pauses
 
 
 def described(seconds: list[float]) -> str:
@@ -97,6 +107,7 @@ def main() -> None:
         else:
             names.append(name)
     recoveries: dict[str, list[float]] = {name: [] for name in names}
+    lost = dict.fromkeys(names, 0)
     pauses: dict[str, list[float]] = {name: [] for name in names}
     turns = [(first, name) for first in range(0, args.kills, KILLS_IN_A_TURN) for name in names]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,13 +115,17 @@ def main() -> None:
             few = min(KILLS_IN_A_TURN, args.kills - first)
             taken = turn(CONTENDERS[name], Path(folder) / f"{name}{first}", args.ranks, few)
             recoveries[name] += taken[0]
+            lost[name] += len(taken[0]) < few
             pauses[name] += taken[1]
     print(f"{args.ranks} ranks, {args.kills} kills; seconds, median (least to most)")
     for name in names:
-        print(f"{name:10} recovery {described(recoveries[name])}  pause {described(pauses[name])}")
+        print(
+            f"{name:10} recovery {described(recoveries[name])}  pause {described(pauses[name])}"
+            + (f"  {lost[name]} jobs did not recover" if lost[name] else "")
+        )
     if "perseus" in names:
         ours = statistics.median(recoveries["perseus"])
-        for name in names[1:]:
+        for name in [name for name in names[1:] if recoveries[name]]:
             print(f"recovery, {name} / perseus: {statistics.median(recoveries[name]) / ours:.1f}")
 
 

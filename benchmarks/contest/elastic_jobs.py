@@ -23,6 +23,7 @@ __all__ = [
     "CONTENDERS",
     "Contender",
     "Job",
+    "LostJobError",
     "Step",
     "perseus",
     "perseus_job",
@@ -33,7 +34,11 @@ WORKS = Path(__file__).parent / "works"
 PEERS = Path(__file__).resolve().parents[2] / "build/peers/bin"
 #: Seconds of training between a kill and what came before it.
 CALM_SECONDS = 1.0
-EVENT_SECONDS = 120.0
+EVENT_SECONDS = 60.0
+
+
+class LostJobError(Exception):
+    """A job has not gone on after a kill; the message has its last output."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Job:
 
     def fail(self, why: str) -> NoReturn:
         last = (self.folder / "output").read_text(errors="replace").splitlines()[-20:]
-        sys.exit("\n".join([*last, f"{why}: {' '.join(self.command)}"]))
+        raise LostJobError("\n".join([*last, f"{why}: {' '.join(self.command)}"]))
 
     def kill_one(self) -> float:
         """Kills a rank that has done a step; returns when."""

@@ -87,7 +87,9 @@ def measure_state(folder: Path, rounds: int) -> None:
 
 
 def measure_worlds(folder: Path, rounds: int, ranks: int = 64) -> None:
-    job = perseus(folder / "worlds", ranks)
+    # Without a cooldown, so that no rank is replaced.
+    flags = ["--min-np", "1", "--max-np", str(ranks), "-H", f"localhost:{ranks}"]
+    job = perseus_job(folder / "worlds", ranks, [*flags, "--blacklist-by", "slot"])
     job.command = [*job.command[:-2], str(WORKS / "elastic_adding.py")]
     took = []
     with running(job):

@@ -1,4 +1,4 @@
-"""What elastic training costs: a step while nothing happens, a large state, many ranks.
+"""The costs of elastic training: a step while nothing happens, a large state, many ranks.
 
 python benchmarks/elastic_costs.py [--only steps state worlds]
 

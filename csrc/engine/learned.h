@@ -1,5 +1,5 @@
-// What an engine has learnt about its job, which outlives it. It belongs to the process, and the
-// next engine goes on with it: in the same job, in another world.
+// The lessons of an engine about its job, which outlive it. They belong to the process, and the
+// next engine goes on with them: in the same job, in another world.
 #pragma once
 
 #include "codec/residuals.h"

@@ -125,7 +125,7 @@ _registered: dict[int, ProcessSet] = {}
 # Other names for sets that are registered, or for the global one.
 _aliases: list[ProcessSet] = []
 
-# What init was given, and what it is to take over from an earlier world.
+# The sets that init was given, and those that it is to take over from an earlier world.
 _given: list[ProcessSet] = []
 _carried: list[ProcessSet] | None = None
 

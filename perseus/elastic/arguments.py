@@ -1,4 +1,4 @@
-"""What the arguments of perseus.run.run ask of an elastic job, checked."""
+"""Checks the arguments by which perseus.run.run asks for an elastic job."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["NextWorld", "Owner"]
 
 @dataclass(frozen=True)
 class NextWorld:
-    """What a worker is told that is to be in a new world."""
+    """The news for a worker that is to be in a new world."""
 
     meeting: int  # counts the worlds, from 1
     workers: Sequence[int]  # in the order of their ranks

@@ -1,4 +1,4 @@
-"""What a run of a campaign may leave behind: processes, shared memory, and sockets."""
+"""The things that a run of a campaign may leave behind: processes, shared memory, and sockets."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from perseus.run.ending import NEVER
 from perseus.run.own_file import open_folder
 
 __all__ = ["LONGEST", "DrainSocket", "folders", "path_in", "sockets_in"]
 
-NEVER = float("inf")
 #: Bytes of a message and of an answer.
 LONGEST = 16384
 # A caller has so long to say something, and so many may do so at once.

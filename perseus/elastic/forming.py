@@ -8,10 +8,9 @@ from perseus.elastic.host_table import HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.owner import NextWorld, Owner
 from perseus.elastic.workers import State, Worker, Workers, rank_order
+from perseus.run.ending import NEVER
 
 __all__ = ["NEVER", "RESET_LIMIT", "Forming"]
-
-NEVER = float("inf")
 
 #: Scripts and tests look for these words of Horovod's.
 RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from perseus.elastic.workers import Worker
+from perseus.run.ending import NEVER
 
 __all__ = ["RollCall"]
 
@@ -64,7 +65,7 @@ class RollCall:
             if call.answered:
                 self._call(call.worker)
             else:
-                call.asked = float("inf")
+                call.asked = NEVER
         return [call.worker for call in due if not call.answered]
 
     def _call(self, worker: Worker) -> None:

@@ -211,7 +211,12 @@ class Agent:
             self._selector.modify(driver, events, serve)
 
     def _forward(self, rank: Rank, kind: int) -> bool:
-        """Sends what a pipe holds to the launcher; returns whether there may be more."""
+        """Sends what a pipe holds to the launcher; returns whether there may be more.
+
+        What was done since the pipe became readable may have come to its end, and closed it.
+        """
+        if kind not in rank.pipes:
+            return False
         try:
             data = rank.read(kind)
         except BlockingIOError:

@@ -13,8 +13,10 @@ from perseus_core import ReduceOp, opened_sets
 
 __all__ = ["Pairs", "agree_on_used_numbers", "open_set"]
 
-# Keys in the store: the number of sets in all, and the numbers of a group's own set and its pairs'.
+# Keys in the store: the number of sets in all; how many members of a group have come to open its
+# set; and the numbers of that set and its pairs'.
 _SETS = "sets"
+_ARRIVED = "arrived"
 _SET = "set"
 _PAIR = "pair"
 # The highest number of a set that this process has opened, and the highest one that any process
@@ -45,10 +47,18 @@ def _key(name: str) -> str:
 
 
 def open_set(options: Any, ranks: list[int]) -> int:
-    """Opens a process set; all members get its number from the first rank of the group."""
-    if options.group_rank == 0:
-        options.store.set(_key(_SET), str(_next_number()))
-    return _open_numbered(int(options.store.get(_key(_SET))), ranks)
+    """Opens a process set; all members get its number, once all of them have come.
+
+    Where a backend has been made for another device, as in "cpu:gloo,cuda:perseus", PyTorch drops
+    it right after this. In a member that was still connecting to this one, that would fail.
+    """
+    arrived = options.store.add(_key(_ARRIVED), 1)
+    # PyTorch may give a group the name, and so the store, of one that has been destroyed.
+    earlier = (arrived - 1) // options.group_size
+    key = _key(f"{_SET}/{earlier}")
+    if arrived == (earlier + 1) * options.group_size:
+        options.store.set(key, str(_next_number()))
+    return _open_numbered(int(options.store.get(key)), ranks)
 
 
 def _next_number() -> int:

@@ -10,13 +10,15 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perseus.run import agent, call_back
-from perseus.run.host_connection import AGENT
+from perseus.run import agent_protocol as protocol
+from perseus.run.host_connection import AGENT, Frame, HostConnection
 from perseus.run.launcher_stream import LauncherStream
 from perseus.run.message_tags import Sealer
 
@@ -172,3 +174,39 @@ def test_without_memfd_create_ranks_read_a_file_without_a_name(
         assert again.read() == b"hello"
     os.close(file)
     os.close(write)
+
+
+def test_a_rank_that_has_closed_its_driver_socket_may_still_be_told_something(
+    tmp_path: Path,
+) -> None:
+    # As a rank that is killed has, until it is reaped.
+    program = (
+        f"import os, time; os.close(int(os.environ['{protocol.DRIVER_FD}']));"
+        " print('closed', flush=True); time.sleep(0.3)"
+    )
+    job = {
+        "command": [sys.executable, "-c", program],
+        "directory": str(tmp_path),
+        "environment": {},
+        "ranks": [{"rank": 0, "environment": {}}],
+        "local_size": 1,
+        "shares_processors": False,
+        "forwards_stdin": False,
+        "has_driver": True,
+        "grace": 1.0,
+    }
+    connection = HostConnection("localhost", [0], AGENT, job)
+    connection.flush()
+    frames: list[Frame] = []
+    deadline = time.monotonic() + 30
+    while not connection.ended and time.monotonic() < deadline:
+        new = list(connection.read())
+        frames += new
+        if any(frame.kind == protocol.STDOUT for frame in new):
+            for _ in range(100):
+                connection.tell(0, b"{}")
+        time.sleep(0.001)
+    connection.read_stderr()
+    assert connection.stderr_tail == b""
+    assert [frame.payload for frame in frames if frame.kind == protocol.EXIT] == [b"0"]
+    connection.close(1)

@@ -493,3 +493,30 @@ def work(rank, size):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_backends_that_are_named_by_device(tmp_path: Path, port: int, ranks: int) -> None:
     expect_well(spawn(tmp_path, port, ranks, BACKENDS_BY_DEVICE), ranks)
+
+
+A_MEMBER_THAT_IS_LATE = """
+import time
+
+def work(rank, size):
+    start("perseus", rank, size)
+    for late in range(size):
+        dist.barrier()
+        before = time.monotonic()
+        if rank == late:
+            time.sleep(0.3)
+        group = dist.new_group()
+        assert time.monotonic() - before > 0.25, (rank, late)
+        check_sum(group)
+        dist.destroy_process_group(group)
+    dist.destroy_process_group()
+    print("well", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_new_group_returns_once_all_members_have_come(
+    tmp_path: Path, port: int, ranks: int
+) -> None:
+    # Else PyTorch drops the Gloo of "cpu:gloo,cuda:perseus" while a member connects to it.
+    expect_well(spawn(tmp_path, port, ranks, A_MEMBER_THAT_IS_LATE), ranks)

@@ -17,12 +17,12 @@ import secrets
 import selectors
 import shlex
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perseus.run.ending import NEVER
+from perseus.run.job_folder import SOCKET, is_own_user, listen, path_in
 from perseus.run.own_file import open_folder
 
 __all__ = ["LONGEST", "DrainSocket", "folders", "path_in", "sockets_in"]
@@ -33,7 +33,6 @@ LONGEST = 16384
 _SECONDS_TO_SPEAK = 5.0
 _MOST_CALLERS = 8
 _LONGEST_COMMAND = 200  # letters of it that are told
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 def folders() -> list[Path]:
@@ -49,12 +48,8 @@ def folders() -> list[Path]:
 def sockets_in(folder: int) -> list[tuple[int, str]]:
     """Returns the process ids of the launchers with a socket in an open folder, and its name."""
     names = [(name.partition("."), name) for name in sorted(os.listdir(folder))]
+    names = [(parts, name) for parts, name in names if name.endswith(SOCKET)]
     return [(int(process), name) for (process, _, _), name in names if process.isdecimal()]
-
-
-def path_in(folder: int, name: str) -> str:
-    """Returns a path to a file in an open folder that is short enough for a socket's address."""
-    return f"/proc/self/fd/{folder}/{name}"
 
 
 class DrainSocket:
@@ -64,6 +59,8 @@ class DrainSocket:
       selector: tells of callers.
       command: that of the ranks.
       drain: drains a host, and returns what it has done; raises ValueError if it cannot.
+      name: that of the job's folder, without its ending, if it has one; it begins with the number
+        of the job.
     """
 
     def __init__(
@@ -71,12 +68,13 @@ class DrainSocket:
         selector: selectors.BaseSelector,
         command: Sequence[str],
         drain: Callable[[str], str],
+        name: str = "",
     ) -> None:
         self._selector = selector
         self._command = shlex.join(command)[:_LONGEST_COMMAND]
         self._drain = drain
         # Processes of several containers may have one number, and share a folder.
-        self._name = f"{os.getpid()}.{secrets.token_hex(4)}.socket"
+        self._name = (name or f"{os.getpid()}.{secrets.token_hex(4)}") + SOCKET
         self._folder: int | None = None
         self._listener: socket.socket | None = None
         self._callers: dict[socket.socket, float] = {}  # and until when each may speak
@@ -114,16 +112,10 @@ class DrainSocket:
 
     def _listen_in(self, path: Path) -> None:
         folder = open_folder(path, makes=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             os.fchmod(folder, 0o700)
-            listener.setblocking(False)
-            hidden = f".{self._name}"
-            listener.bind(path_in(folder, hidden))
-            listener.listen(_MOST_CALLERS)
-            os.rename(hidden, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            listener = listen(folder, self._name)
         except OSError:
-            listener.close()
             os.close(folder)
             raise
         self._folder, self._listener = folder, listener
@@ -143,9 +135,7 @@ class DrainSocket:
             return
         except OSError:  # no descriptor is left: do not ask again and again
             return self._close_listener()
-        credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, user, _ = _CREDENTIALS.unpack(credentials)
-        if user not in (os.geteuid(), 0) or len(self._callers) >= _MOST_CALLERS:
+        if not is_own_user(caller) or len(self._callers) >= _MOST_CALLERS:
             return caller.close()
         caller.setblocking(False)
         self._callers[caller] = time.monotonic() + _SECONDS_TO_SPEAK

@@ -3,7 +3,9 @@
 It is run as a program and needs only the standard library, so that it starts quickly and works over
 ssh. agent_protocol.py has what the two say to each other. On TERMINATE, and when stdin ends because
 the launcher has finished or died, the agent ends everything that the ranks have started: by
-SIGTERM, and by SIGKILL after the job's grace, which is over once all of that has ended.
+SIGTERM, and by SIGKILL after the job's grace, which is over once all of that has ended. If the job
+is to outlive its launcher, the agent does so only on TERMINATE: when stdin ends without it, the
+ranks go on, until `agent.py --take-over` hands another launcher over (without_launcher.py).
 
 It has one thread, and a guardian (guardian.py) as its parent. Each rank leads a session of its own.
 The agent adopts the processes that ranks leave behind, so that it can find and end them.
@@ -14,6 +16,7 @@ mpirun starts `agent.py --call-back` once for each rank. This agent connects to 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -32,6 +35,7 @@ if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run.rank_input import RankInput
     from perseus.run.rank_process import IGNORED, Rank, threads_of_a_rank
     from perseus.run.rank_sockets import DriverSocket
+    from perseus.run.without_launcher import NEVER, TAKE_OVER, WithoutLauncher, hand_over
 else:  # run by its path: what is beside this file needs no package either
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import agent_protocol as protocol
@@ -41,6 +45,7 @@ else:  # run by its path: what is beside this file needs no package either
     from launcher_stream import END, LauncherStream
     from rank_input import RankInput
     from rank_process import IGNORED, Rank, threads_of_a_rank
+    from without_launcher import NEVER, TAKE_OVER, WithoutLauncher, hand_over
 
 
 class Agent:
@@ -60,6 +65,7 @@ class Agent:
         self._has_killed = False
         self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
         self._holds = False  # whether to leave the ranks' output in their pipes
+        self._outlives: WithoutLauncher | None = None  # if this agent may outlive its launcher
 
     def run(self) -> None:
         processes.adopt_orphans()
@@ -75,6 +81,11 @@ class Agent:
         self._selector.register(
             wakeup_read, selectors.EVENT_READ, lambda: os.read(wakeup_read, 4096)
         )
+        if how := self._job.get("outlives"):
+            with contextlib.suppress(OSError):  # then it ends with its launcher
+                self._outlives = WithoutLauncher(
+                    how, self._selector, self._take_over, self._terminate
+                )
         self._start()
         for command, argument in self._stream.waiting_commands():
             self._obey(command, argument)
@@ -82,11 +93,15 @@ class Agent:
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
             self._reap()
+            if self._outlives:
+                self._let_go_of_waiting(self._outlives)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = time.monotonic() + 0.1
                 self._has_killed = True
         guardian.end_descendants()
+        if self._outlives:
+            self._outlives.close()
 
     def _has_work(self) -> bool:
         """Returns whether a rank runs, or a process that has the grace.
@@ -108,7 +123,7 @@ class Agent:
                 message = f"cannot start '{self._job['command'][0]}': {error.strerror}"
                 if error.filename not in (None, self._job["command"][0]):
                     message += f": {error.filename}"
-                self._stream.send(protocol.ERROR, place["rank"], message.encode())
+                self._send(protocol.ERROR, place["rank"], message.encode())
                 self._terminate()
 
     def _start_rank(self, number: int, environment: dict[str, str]) -> None:
@@ -125,6 +140,8 @@ class Agent:
             has_driver=self._job.get("has_driver", False),
         )
         self._ranks[rank.process.pid] = rank
+        if self._outlives:
+            self._outlives.add_rank(number)
         for kind in rank.pipes:
             self._watch(rank, kind)
 
@@ -151,10 +168,57 @@ class Agent:
     def _open_stdin(self, number: int) -> int:
         """Opens what a rank reads. Each rank reads the payload from its start."""
         if number == 0 and self._job["forwards_stdin"]:
-            self._input = RankInput(self._selector, self._stream.send_taken)
+            self._input = RankInput(self._selector, self._send_taken)
             return self._input.read_end
         path = os.devnull if self._payload is None else f"/proc/self/fd/{self._payload}"
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _send(self, kind: int, rank: int, payload: bytes) -> None:
+        if self._outlives:
+            self._outlives.says(kind, rank, payload)
+            if self._outlives.is_alone:
+                return
+        self._stream.send(kind, rank, payload)
+
+    def _send_taken(self, count: int) -> None:
+        if not (self._outlives and self._outlives.is_alone):
+            self._stream.send_taken(count)
+
+    def _launcher_died(self, outlives: WithoutLauncher) -> None:
+        """Goes on without a launcher."""
+        outlives.launcher_died()
+        if self._input:
+            self._input.close()
+        self._hold(False)
+
+    def _take_over(self, stdin: int, stdout: int) -> None:
+        """Goes on with another launcher."""
+        assert self._outlives
+        for fd, own in ((stdin, sys.stdin.fileno()), (stdout, sys.stdout.fileno())):
+            os.dup2(fd, own, inheritable=False)
+            os.close(fd)
+        self._stream.forget_received()
+        self._stream.write(protocol.MAGIC)
+        self._outlives.begin_again(self._stream.send)
+        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
+
+    def _let_go_of_waiting(self, outlives: WithoutLauncher) -> None:
+        """Ends ranks that have waited too long for another launcher."""
+        now = time.monotonic()
+        if outlives.is_over(now):
+            for rank in self._ranks.values():
+                self._tell(rank.rank, outlives.farewell())
+            self._terminate()
+        for number in outlives.abandoned(now):
+            self._tell(number, outlives.farewell())
+        for number in outlives.to_kill(now):
+            self._kill(number)
+
+    def _kill(self, number: int) -> None:
+        for process, rank in self._ranks.items():
+            if rank.rank == number and rank.running:
+                for descendant in [*processes.descendants(process), process]:
+                    processes.kill(descendant, signal.SIGKILL)
 
     def _read_commands(self) -> None:
         try:
@@ -167,11 +231,7 @@ class Agent:
 
     def _obey(self, command: bytes, argument: bytes) -> None:
         if command == protocol.KILL:
-            (number,) = protocol.RANK.unpack(argument)
-            for process, rank in self._ranks.items():
-                if rank.rank == number and rank.running:
-                    for descendant in [*processes.descendants(process), process]:
-                        processes.kill(descendant, signal.SIGKILL)
+            self._kill(protocol.RANK.unpack(argument)[0])
         elif command == protocol.SIGNAL:
             (number,) = protocol.NUMBER.unpack(argument)
             for process, rank in self._ranks.items():
@@ -190,11 +250,15 @@ class Agent:
         else:
             if command == END:
                 self._selector.unregister(sys.stdin.fileno())
+                if self._outlives and self._kill_at is None:
+                    return self._launcher_died(self._outlives)
             self._terminate()
             if command == protocol.KILL_ALL:
                 self._kill_at = time.monotonic()
 
     def _tell(self, number: int, message: bytes) -> None:
+        if self._outlives:
+            self._outlives.is_told(number, message)
         for rank in self._ranks.values():
             if rank.rank == number and rank.running and rank.driver:
                 rank.driver.write(message)
@@ -225,7 +289,7 @@ class Agent:
             self._close(rank, kind)
             return False
         if data:
-            self._stream.send(kind, rank.rank, data)
+            self._send(kind, rank.rank, data)
         return True
 
     def _drain(self, rank: Rank, kind: int) -> None:
@@ -263,7 +327,7 @@ class Agent:
                     self._close(rank, kind)
             if self._input and rank.rank == 0:
                 self._input.close()
-            self._stream.send(protocol.EXIT, rank.rank, str(rank.process.returncode).encode())
+            self._send(protocol.EXIT, rank.rank, str(rank.process.returncode).encode())
 
     def _terminate(self) -> None:
         if self._kill_at is None:
@@ -291,10 +355,15 @@ class Agent:
             processes.kill(child, number)
 
     def _seconds_left(self) -> float | None:
-        return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+        moments = [] if self._kill_at is None else [self._kill_at]
+        if self._outlives and (moment := self._outlives.next_deadline()) != NEVER:
+            moments.append(moment)
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
 
 
 def main() -> None:
+    if sys.argv[1:] == [TAKE_OVER]:
+        return hand_over()
     session, rank = call_back() if sys.argv[1:] == ["--call-back"] else (None, 0)
     stream = LauncherStream(session)
     guardian.guard(IGNORED)

@@ -211,7 +211,7 @@ class AgentConnection:
         if kind in protocol.OF_RANKS and rank not in self.ranks:
             return f"spoke of rank {rank}, which it does not have"
         if (
-            kind > protocol.TO_DRIVER
+            kind > protocol.REPORT
             or (kind == protocol.EXIT and not _is_status(payload))
             or (kind == protocol.INPUT_TAKEN and len(payload) != protocol.COUNT.size)
         ):
@@ -259,6 +259,8 @@ class HostConnection(AgentConnection):
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr
         super().__init__(host, ranks, self._process.stdin, self._process.stdout, job, payload)
+        # The processes that are killed if the agent does not end: itself and its guardian.
+        self.group = self._process.pid
         for end in (self._process.stdin, self._process.stdout):
             widen(end.fileno())
         self.stderr = self._process.stderr
@@ -279,10 +281,11 @@ class HostConnection(AgentConnection):
         try:
             self._process.wait(wait_seconds)
         except subprocess.TimeoutExpired:
-            # The agent and its guardian; the command may be one that runs as another user.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            for group in {self.group, self._process.pid}:
+                # The command may be one that runs as another user.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
+            self._process.wait()
 
 
 def _is_status(payload: bytes) -> bool:

@@ -85,6 +85,10 @@ class LauncherStream:
                 if not os.read(sys.stdin.fileno(), LARGE_PIECE):
                     return
 
+    def forget_received(self) -> None:
+        """Drops the beginning of a command that a launcher has not sent whole."""
+        self._received.clear()
+
     def receive(self, length: int) -> bytes:
         return b"".join(self._pieces(length))
 

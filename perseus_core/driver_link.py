@@ -21,7 +21,16 @@ from perseus_core import _engine
 from perseus_core.errors import AbortedError, HorovodInternalError
 from perseus_core.leave_on_signal import LeaveOnSignal
 
-__all__ = ["Change", "DriverLink", "RemovedError", "World", "is_elastic", "joins_at_once", "link"]
+__all__ = [
+    "AbandonedError",
+    "Change",
+    "DriverLink",
+    "RemovedError",
+    "World",
+    "is_elastic",
+    "joins_at_once",
+    "link",
+]
 
 # They are named in perseus.run.agent_protocol, too.
 _FD = "PERSEUS_DRIVER_FD"
@@ -47,6 +56,13 @@ class RemovedError(SystemExit):
         return f"this process has no place in the job any more: {self.why}"
 
 
+class AbandonedError(SystemExit):
+    """The job's launcher has died, and nobody has taken the job over in time.
+
+    If the program does not catch it, the process says so on stderr, and exits with code 1.
+    """
+
+
 @dataclass(frozen=True)
 class World:
     """A world that this process is to be in."""
@@ -56,6 +72,7 @@ class World:
     workers: list[int]  # in the order of their ranks
     started: int  # how many processes the job has ever started
     change: int  # the number of the last change that this world takes into account
+    rendezvous: str  # where its ranks meet: host and port
     environment: dict[str, str]  # where torch.distributed finds its ranks, once they are in it
 
 
@@ -77,7 +94,7 @@ class DriverLink:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._process = os.getpid()
-        self._answers: queue.SimpleQueue[World | RemovedError | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[World | SystemExit | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
         self._changes: list[Change] = []  # that no listener has heard of, since there was none
@@ -95,7 +112,8 @@ class DriverLink:
         Args:
           failure: why the meeting in the last one has failed, if it has.
 
-        Raises RemovedError if the job has no place for this process; AbortedError if the driver has
+        Raises RemovedError if the job has no place for this process; AbandonedError if there has
+        been no driver for too long; AbortedError if the driver, and this process's agent, have
         ended.
         """
         self._tell(says="ready", failure=failure, commits=self.commits)
@@ -108,7 +126,7 @@ class DriverLink:
             if answer is None:
                 self._answers.put(None)
                 raise AbortedError("the job's launcher has ended, so no ranks can meet again")
-            if isinstance(answer, RemovedError):
+            if isinstance(answer, SystemExit):
                 raise answer
             self.world = answer
             return answer
@@ -186,6 +204,8 @@ class DriverLink:
                 self._answers.put(World(**said))
             elif kind == "refusal":
                 self._answers.put(RemovedError(said["why"]))
+            elif kind == "abandoned":
+                self._answers.put(AbandonedError(said["why"]))
             elif kind == "change":
                 self._take(Change(said["number"], said["change"], said["moment"]))
             elif kind == "are you there":

@@ -159,8 +159,8 @@ def _join_next_world(driver: driver_link.DriverLink, asked: list[int] | None) ->
     failure = ""
     while True:
         world = driver.next_world(failure)
-        rendezvous, secret = os.environ["PERSEUS_RENDEZVOUS"], os.environ["PERSEUS_SECRET"]
-        place = Place(world.worker, world.started, rendezvous, secret, False, world.meeting)
+        secret = os.environ["PERSEUS_SECRET"]
+        place = Place(world.worker, world.started, world.rendezvous, secret, False, world.meeting)
         try:
             _engine.init(world.workers, None, place)
         except HorovodInternalError as error:

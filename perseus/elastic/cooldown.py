@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 __all__ = ["Cooldowns", "check_cooldown_range"]
 
@@ -66,6 +66,19 @@ class Cooldowns:
         """Returns when, by the clock, `release` has something to let in; None for never."""
         end = min(self._ends.values(), default=math.inf)
         return None if end == math.inf else end
+
+    def saved(self) -> list[tuple[Hashable, int, float | None]]:
+        """Returns what has ever been kept out, how often, and until when; as JSON has it.
+
+        The clock must be the same for whoever restores it.
+        """
+        return [(what, times, self._ends.get(what)) for what, times in self._times.items()]
+
+    def restore(self, saved: Iterable[tuple[Hashable, int, float | None]]) -> None:
+        for what, times, end in saved:
+            self._times[what] = times
+            if end is not None:
+                self._ends[what] = end
 
     def _seconds(self, times: int) -> float:
         if self._range is None:

@@ -13,8 +13,10 @@ happens, and does what it asks for (`Owner`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from perseus.elastic.agent_report import WorkerReport
 from perseus.elastic.forming import NEVER, RESET_LIMIT, Forming
 from perseus.elastic.host_table import Change, HostTable
 from perseus.elastic.options import ElasticOptions
@@ -68,6 +70,50 @@ class Driver:
     def meeting(self) -> int:
         """The number of the current world; 0 before the first."""
         return self._forming.meeting
+
+    # ---- Another launcher.
+
+    def saved(self) -> dict[str, Any]:
+        """Returns what another driver has to know besides what workers' agents tell it.
+
+        It is as JSON has it.
+        """
+        return {
+            "meeting": self.meeting,
+            "resets": self._forming.resets,
+            "change": self.change,
+            "has_finished": self._has_finished,
+            "starts_none": self._starts_none,
+            "announced": sorted(self._announced),
+            "table": self.table.saved(),
+            "workers": [
+                [*worker.place, worker.is_alive, worker.is_leaving, worker.leave_by]
+                for worker in self.workers
+            ],
+        }
+
+    def restore(self, saved: Mapping[str, Any], reports: Mapping[int, WorkerReport]) -> None:
+        """Takes over from another driver; a worker of which nobody reports has ended.
+
+        Call `hosts_found` then, and tell what has happened since.
+        """
+        self.table.restore(saved["table"])
+        for number, (host, slot, is_alive, is_leaving, leave_by) in enumerate(saved["workers"]):
+            worker = self.workers.add((host, slot))
+            if is_alive and number in reports:
+                worker.is_leaving, worker.leave_by = is_leaving, leave_by
+                reports[number].apply(worker)
+            else:
+                worker.state = State.GONE
+        meeting = max([saved["meeting"], *(report.meeting for report in reports.values())])
+        # Workers may have entered a world that the driver before had no time to write down.
+        self._forming.restore(meeting, saved["resets"] + (meeting > max(1, saved["meeting"])))
+        self.change = max([saved["change"], *(report.change for report in reports.values())])
+        self._has_finished = saved["has_finished"] or any(
+            worker.state is State.FINISHED for worker in self.workers
+        )
+        self._starts_none = saved["starts_none"]
+        self._announced = set(saved["announced"])
 
     # ---- What happens.
 

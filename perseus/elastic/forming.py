@@ -60,9 +60,15 @@ class Forming:
         self._since = clock()
         self._waits_for_starts = False  # though the time-out is over
         self._has_told_of_too_few = False
-        self._resets = 0  # how many worlds have come after another
+        self.resets = 0  # how many worlds have come after another
         self._failed_meetings = 0  # since a worker has ended or a world has worked
         self._last_failure = ""
+
+    def restore(self, meeting: int, resets: int) -> None:
+        """Goes on after another launcher, whose last world is said to have had this number."""
+        self.meeting, self.resets = meeting, resets
+        if meeting:
+            self.is_under_way, self.deadline = False, NEVER
 
     @property
     def awaits_starting(self) -> bool:
@@ -165,9 +171,9 @@ class Forming:
 
     def _form(self, waiting: Sequence[Worker]) -> None:
         if self.meeting > 0 and not self._failed_meetings:
-            self._resets += 1
+            self.resets += 1
         limit = self._options.reset_limit
-        if limit is not None and self._resets > limit:
+        if limit is not None and self.resets > limit:
             return self._end(RESET_LIMIT.format(limit))
         ordered = rank_order(waiting, [host.name for host in self._table.usable])
         self.meeting += 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from perseus.elastic.cooldown import Cooldowns
 from perseus.run.hosts import Host
@@ -133,6 +134,24 @@ class HostTable:
         """Returns when, by the clock, something is out of cooldown; None if nothing will be."""
         return self._cooldowns.next_end()
 
+    def saved(self) -> dict[str, Any]:
+        """Returns what another table has to know, on this machine; as JSON has it."""
+        return {
+            "found": self._found,
+            "order": self._order,
+            "drained": list(self._drained),
+            "cooldowns": self._cooldowns.saved(),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self._found = dict(saved["found"])
+        self._drained = set(map(_hashable, saved["drained"]))
+        self._cooldowns.restore(
+            (_hashable(what), times, end) for what, times, end in saved["cooldowns"]
+        )
+        self._order = list(saved["order"])
+        self._settle()
+
     def _keeps_out(self, what: str | tuple[str, int]) -> bool:
         return self._cooldowns.holds(what) or what in self._drained
 
@@ -148,3 +167,8 @@ class HostTable:
         usable = {name: None for name in self._found if self.slots_of(name)}
         kept = {name: None for name in self._order if name in usable}
         self._order = list(kept | usable)
+
+
+def _hashable(what: Any) -> str | tuple[str, int]:
+    """Returns a host, or a slot of one, which JSON has as a list."""
+    return what if isinstance(what, str) else tuple(what)

@@ -13,21 +13,21 @@ from perseus.elastic import messages
 from perseus.elastic.discovery import DISCOVERY_SECONDS, Discovery, HostSource
 from perseus.elastic.drain_socket import DrainSocket
 from perseus.elastic.driver import NEVER, Driver, NextWorld
+from perseus.elastic.elastic_failures import ElasticFailures
 from perseus.elastic.host_table import Change
+from perseus.elastic.job_record import JobRecord
 from perseus.elastic.options import ElasticOptions
+from perseus.elastic.outliving import Outliving
 from perseus.elastic.torch_places import TorchPlaces
 from perseus.elastic.workers import State, Worker
 from perseus.run import agent_protocol as protocol
-from perseus.run.ending import Ending
 from perseus.run.environment import peer_timeout, rank_environment
 from perseus.run.failures import Failures, how_it_ended, name_ranks
 from perseus.run.host_connection import AgentConnection, Frame
 from perseus.run.hosts import Host, Slot
 from perseus.run.job import Job
 from perseus.run.launcher import Launcher
-from perseus.run.launcher_messages import LauncherMessages
 from perseus.run.output import Output
-from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.received import Received
 from perseus.run.silence import SilenceWatch
 
@@ -39,32 +39,6 @@ _SECONDS_TO_LEAVE = 30.0
 _LEAST_SILENCE = 10.0
 
 
-class ElasticFailures(Failures):
-    """The job goes on without whoever fails; its driver says when it ends."""
-
-    def __init__(
-        self,
-        job: Job,
-        output: Output,
-        lines: LauncherMessages,
-        ending: Ending,
-        kill: Callable[[int], str | None],
-        is_expected: Callable[[int], bool],
-    ):
-        super().__init__(job, output, lines, ending, kill)
-        self._outcomes = RankOutcomes(0, least=1)
-        self._is_expected = is_expected
-
-    def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
-        if self.first:
-            return False
-        for rank in ranks:
-            self._ended(rank, how)
-        if not all(map(self._is_expected, ranks)):
-            self._messages.say(f"{message}; the other {len(self.running)} go on")
-        return True
-
-
 class ElasticLauncher(Launcher):
     """Runs one elastic job. The ranks of the launcher's own words are the workers' numbers.
 
@@ -73,6 +47,8 @@ class ElasticLauncher(Launcher):
       size: how many slots to wait for at first.
       hosts: those that the source has found first.
       places: where the ranks of each world find those variables that torch.distributed reads.
+      record: is kept up to date for another launcher, in case this one is killed; None: then the
+        ranks end with this launcher.
       interval: returns the seconds between two looks for hosts, and is asked each time.
     """
 
@@ -85,6 +61,7 @@ class ElasticLauncher(Launcher):
         source: HostSource,
         hosts: Sequence[Host],
         places: TorchPlaces,
+        record: JobRecord | None = None,
         interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
     ):
         self._slots: list[Slot] = []
@@ -103,7 +80,11 @@ class ElasticLauncher(Launcher):
         self._discovery = Discovery(source, self._take_hosts, interval=interval)
         self._silent_until: dict[AgentConnection, float] = {}
         self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
-        self._drain_socket = DrainSocket(self._selector, job.command, self._drain)
+        self._outliving = Outliving(record, job.remote_shell, job.start_timeout, self._messages.say)
+        self._is_changed = False  # since the record was written
+        self._drain_socket = DrainSocket(
+            self._selector, job.command, self._drain, self._outliving.name
+        )
         self._drains_all = False  # on a signal
         # Ranks that are cut off cannot say so, and ssh notices it late, or another shell never.
         self._silence = SilenceWatch(max(_LEAST_SILENCE, patience))
@@ -129,6 +110,9 @@ class ElasticLauncher(Launcher):
         self._selector.register(self._wakeup_read, selectors.EVENT_READ, self._read_hosts)
         if fault := self._drain_socket.open():
             self._messages.log(f"no `perseusrun --drain` will reach this job: {fault}")
+        self._begin()
+
+    def _begin(self) -> None:
         self._driver.hosts_found(self._first_hosts)
         self._discovery.start()
 
@@ -136,7 +120,10 @@ class ElasticLauncher(Launcher):
         self._driver.is_over = True
         self._discovery.stop()
         self._drain_socket.close()
+        for host in self._hosts:
+            host.terminate()  # an agent that hears nothing more without it goes on alone
         super()._stop()
+        self._outliving.close()
         for end in (self._wakeup_read, self._wakeup_write):
             os.close(end)
 
@@ -178,6 +165,8 @@ class ElasticLauncher(Launcher):
             self._leave(host)
         if not self._driver.is_over:
             self._driver.handle_deadlines()
+        if self._is_changed:
+            self._save()
 
     def _handle(self, host: AgentConnection, frame: Frame) -> None:
         if frame.kind == protocol.TO_DRIVER:
@@ -217,6 +206,7 @@ class ElasticLauncher(Launcher):
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         super()._exited(host, rank, status)
+        self._is_changed = True
         self._driver.is_over |= self._is_ending()
         self._leave_by.pop(rank, None)
         if self._driver.workers[rank].is_leaving:
@@ -230,6 +220,7 @@ class ElasticLauncher(Launcher):
         said = host.stderr_tail.decode(errors="replace").strip()
         words = host.given_up_because or said or "it gave no reason"
         if host.ready:
+            self._outliving.lost(host)
             where = f"host {host.host} ({name_ranks(lost)})"
             message = f"the connection to {where} ended: {words}"
             self._go_on_without(lost, "was lost with its host", message)
@@ -241,6 +232,7 @@ class ElasticLauncher(Launcher):
         self._go_on_without(numbers, "could not be started", message)
 
     def _go_on_without(self, numbers: Sequence[int], how: str, message: str) -> None:
+        self._is_changed = True
         for number in numbers:
             del self._running[number]
         self._failures.lost(numbers, message)
@@ -260,10 +252,18 @@ class ElasticLauncher(Launcher):
             hosts = self._found.get()
             self._messages.log("hosts: " + ", ".join(f"{h.name}:{h.slots}" for h in hosts))
             self._driver.hosts_found(hosts)
+            self._is_changed = True
+
+    # ---- The record
+
+    def _save(self) -> None:
+        self._is_changed = False
+        self._outliving.save(self._driver.saved, self._running)
 
     # ---- Owner
 
     def start(self, starting: Sequence[Worker]) -> None:
+        self._is_changed = True
         planned = self._driver.planned()
         for worker in starting:
             slot = planned[worker.number]
@@ -283,6 +283,8 @@ class ElasticLauncher(Launcher):
         """Has an agent start workers, given what their ranks will be if nothing comes between."""
         description = self._job.description_for(host, list(slots.values()))
         description["has_driver"] = True
+        description["outlives"] = self._outliving.new_agent(host, list(slots))
+        self._save()
         description["local_size"] = max(slot.local_size for slot in slots.values())
         description["environment"]["PERSEUS_ELASTIC_JOIN"] = self._options.join
         description["environment"]["PERSEUS_ELASTIC_MEETING"] = str(self._driver.meeting)
@@ -298,31 +300,39 @@ class ElasticLauncher(Launcher):
         self._silent_until[connection] = time.monotonic() + self._job.start_timeout
 
     def kill(self, worker: Worker, why: str) -> None:
+        self._is_changed = True
         self._messages.log(f"killing worker {worker.number} on host {worker.place[0]}: {why}")
         self._kill(worker.number)
 
     def enter(self, worker: Worker, world: NextWorld) -> None:
+        self._is_changed = True
         if world.meeting != self._entered[0]:
             hosts = [self._driver.workers[number].place[0] for number in world.workers]
             self._entered = world.meeting, self._torch_places.variables(hosts)
         environment = self._entered[1][world.workers.index(worker.number)]
-        self._tell(worker.number, messages.world_message(worker.number, world, environment))
+        assert self._job.rendezvous
+        meets_at = self._job.rendezvous.seen_from(worker.place[0])
+        message = messages.world_message(worker.number, world, meets_at, environment)
+        self._tell(worker.number, message)
         if worker.rank == 0:
             self._messages.log(
                 f"world {world.meeting}: its ranks are workers {', '.join(map(str, world.workers))}"
             )
 
     def refuse(self, worker: Worker, why: str) -> None:
+        self._is_changed = True
         self._tell(worker.number, messages.refusal(why))
         self._leave_by[worker.number] = time.monotonic() + _SECONDS_TO_LEAVE
 
     def notify(self, worker: Worker, number: int, change: Change) -> None:
+        self._is_changed = True
         self._tell(worker.number, messages.change_message(number, change, time.time()))
 
     def ask(self, worker: Worker) -> None:
         self._tell(worker.number, messages.question())
 
     def say(self, message: str) -> None:
+        self._is_changed = True
         self._messages.say(message)
 
     def end(self, failure: str | None) -> None:

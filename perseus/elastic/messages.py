@@ -4,7 +4,9 @@ A worker says `ready` (how many commits its state has seen, and why its last mee
 time that it wants a world, and is told `world` or `refusal`. It says `begun` and `finished` of its
 training function, and `drain` when it is to leave. It is told `change` when the next world will be
 another one, and `ending`, by its agent, before SIGTERM ends it with its job. It is asked
-`are you there`, and says `here`.
+`are you there`, and says `here`. Its agent tells it `abandoned` if it has waited in vain for
+another launcher than one that has died, and otherwise notes what these messages say
+(perseus.run.driver_log).
 
 perseus_core.driver_link has the worker's end, and a test holds the two against each other.
 """
@@ -79,8 +81,15 @@ def parse(message: bytes) -> Ready | Begun | Finished | Drain | Here | None:
     return None
 
 
-def world_message(worker: int, world: NextWorld, environment: Mapping[str, str]) -> bytes:
-    """`environment` is what the worker is to set once it is in the world."""
+def world_message(
+    worker: int, world: NextWorld, rendezvous: str, environment: Mapping[str, str]
+) -> bytes:
+    """Returns the news for a worker that is to be in a world.
+
+    Args:
+      rendezvous: where its ranks meet.
+      environment: what the worker is to set once it is in the world.
+    """
     return _encode(
         says="world",
         worker=worker,
@@ -88,6 +97,7 @@ def world_message(worker: int, world: NextWorld, environment: Mapping[str, str])
         workers=list(world.workers),
         started=world.started,
         change=world.change,
+        rendezvous=rendezvous,
         environment=dict(environment),
     )
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource
+from perseus.elastic.job_record import Agent, JobRecord, SavedJob
 from perseus.elastic.launcher import ElasticLauncher
 from perseus.elastic.options import ElasticOptions, host_source
+from perseus.elastic.resumed_launcher import ResumedLauncher
 from perseus.elastic.sources import FixedSource
 from perseus.elastic.torch_places import TorchPlaces
 from perseus.run.hosts import Host, slots_on
+from perseus.run.job import Job
 from perseus.run.network import address_of_interface
+from perseus.run.output import Output
+from perseus.run.own_streams import tell
 from perseus.run.remote_shell import RemoteShell
 from perseus.run.rendezvous import named_interfaces, own_addresses, serve_rendezvous
 from perseus.run.start import Request, make_output, prepare
 
-__all__ = ["start_elastic"]
+__all__ = ["resume_elastic", "start_elastic", "take_environment"]
 
 # The folder of output has names for so many ranks, in their order.
 _MOST_WORKERS = 1000
@@ -38,16 +46,75 @@ def start_elastic(
     request = replace(request, least=None)  # the driver says when too few are left
     source = host_source(options, request.hosts, request.size)
     hosts = source.find()
-    job, environment = prepare(request, slots_on(list(_first_hosts(hosts, request.size))))
-    addresses = _Addresses(environment, job.remote_shell)
-    listen_on = _listen_on(source, [host.name for host in hosts], addresses)
-    output = make_output(request, options.most or _MOST_WORKERS)
-    with serve_rendezvous((), job.secret, addresses, listen_on=listen_on) as job.rendezvous:
-        places = TorchPlaces(addresses, job.remote_shell)
+    with _prepared(request, options, source, hosts) as (job, output, places):
+        record = None
+        if request.outlives:
+            try:
+                record = JobRecord.make(job.secret, request, options)
+            except OSError as error:
+                tell(f"the ranks will not outlive this perseusrun if it is killed: {error}")
         launcher = ElasticLauncher(
-            job, output, options, request.size, source, hosts, places, interval
+            job, output, options, request.size, source, hosts, places, record, interval
         )
         return launcher, launcher.run()
+
+
+def resume_elastic(
+    saved: SavedJob, record: JobRecord, agents: Sequence[Agent], before: Mapping[str, Any]
+) -> tuple[ElasticLauncher, int]:
+    """Runs a job to its end whose launcher was killed; returns its launcher, and its exit status.
+
+    This process gets the environment and the directory of that launcher.
+
+    Args:
+      record: holds the lock of the job.
+      before: what the driver before has written down.
+
+    Raises ValueError if it cannot start.
+    """
+    take_environment(saved)
+    try:
+        os.chdir(saved.directory)
+    except OSError as error:
+        raise ValueError(f"{saved.directory}: {error.strerror}") from None
+    request, options = saved.request, saved.options
+    source = host_source(options, request.hosts, request.size)
+    # The next look for hosts tells if they have changed since.
+    hosts = [Host(name, slots) for name, slots in before["table"]["found"].items()]
+    hosts = hosts or [Host(agent.host, len(agent.ranks)) for agent in agents]
+    with _prepared(request, options, source, hosts, saved.secret) as (job, output, places):
+        launcher = ResumedLauncher(
+            job, output, options, request.size, source, hosts, places, record, agents, before
+        )
+        return launcher, launcher.run()
+
+
+def take_environment(saved: SavedJob) -> None:
+    """Gives this process the environment of a job's first launcher."""
+    os.environ.clear()
+    os.environ.update(saved.environment)
+
+
+@contextlib.contextmanager
+def _prepared(
+    request: Request,
+    options: ElasticOptions,
+    source: HostSource,
+    hosts: Sequence[Host],
+    secret: str | None = None,
+) -> Iterator[tuple[Job, Output, TorchPlaces]]:
+    """Yields what a launcher needs, while a rendezvous is served.
+
+    Args:
+      secret: of a job that runs already.
+    """
+    job, environment = prepare(request, slots_on(list(_first_hosts(hosts, request.size))))
+    job.secret = secret or job.secret
+    addresses = _Addresses(environment, job.remote_shell)
+    listen_on = _listen_on(source, [host.name for host in hosts], addresses)
+    output = make_output(request, options.most or _MOST_WORKERS, appends=secret is not None)
+    with serve_rendezvous((), job.secret, addresses, listen_on=listen_on) as job.rendezvous:
+        yield job, output, TorchPlaces(addresses, job.remote_shell)
 
 
 def _first_hosts(hosts: Sequence[Host], size: int) -> itertools.islice[str]:

@@ -239,7 +239,7 @@ class Writers:
             why = f"{writer.name}'s reader did not read"
             if writer.error:
                 why = f"{writer.name} cannot be written: {writer.error.strerror}"
-            lines.append(f"dropped {_size(lost)} of output, because {why}")
+            lines.append(f"dropped {size_text(lost)} of output, because {why}")
         return lines
 
     def close(self) -> None:
@@ -257,5 +257,5 @@ class Writers:
                 os.write(self._to_wakeup_fd, b"w")
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     return f"{count / (1 << 20):.1f} MiB" if count >= 1 << 20 else f"{max(1, count >> 10)} KiB"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from perseus.elastic.options import ElasticOptions
     from perseus.run.launcher import Launcher
 
+#: Says what ranks do if perseusrun is killed, without --if-killed.
+IF_KILLED = "PERSEUSRUN_IF_KILLED"
 #: The last line of a program that does not find Horovod.
 NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
 
@@ -51,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.drain is not None or options.job is not None:
             return drain(parser, options)
+        if options.end is not None or options.resume == 0:
+            return end_or_list(parser, options)
+        if options.resume is not None:
+            return resume(parser, options)
         if options.config_file is not None:
             apply_config(parser, options)
         from perseus.elastic import options as elastic
@@ -102,6 +108,39 @@ def drain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     return 0
 
 
+def end_or_list(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Ends a job whose perseusrun was killed, or lists such jobs; returns 1 if that cannot be."""
+    refuse_program(parser, options)
+    from perseus.elastic.resume_command import ResumeError, end_job, list_jobs
+
+    try:
+        print(list_jobs() if options.end is None else end_job(options.end), flush=True)
+    except ResumeError as error:
+        tell(str(error))
+        return 1
+    return 0
+
+
+def resume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Runs a job to its end whose perseusrun was killed; returns 1 if that cannot be."""
+    refuse_program(parser, options)
+    from perseus.elastic.resume_command import ResumeError, resume_job
+
+    try:
+        return resume_job(options.resume)[1]
+    except ResumeError as error:
+        tell(str(error))
+        return 1
+
+
+def refuse_program(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.resume is not None and options.end is not None:
+        parser.error("--resume takes a job over, and --end ends it; give one")
+    if options.command:
+        flag = "--end" if options.resume is None else "--resume"
+        parser.error(f"{flag} JOB is for a job that runs already, and takes no program")
+
+
 def _start(request: Request, elastic: ElasticOptions | None) -> tuple[Launcher, int]:
     if elastic is None:
         return start(request)
@@ -149,6 +188,7 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         grace=options.grace,
         verbose=options.verbose,
         quiet=options.quiet,
+        outlives=outlives(options.if_killed),
         least=options.least,
         mpi=options.mpi,
         mpi_args=options.mpi_args,
@@ -156,6 +196,14 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         tcp=options.tcp,
         forwards_stdin=True,
     )
+
+
+def outlives(given: str | None) -> bool:
+    """Returns whether the ranks of an elastic job go on if perseusrun is killed."""
+    what = given or os.environ.get(IF_KILLED) or "go-on"
+    if what not in ("go-on", "end"):
+        raise ValueError(f"{IF_KILLED} is '{what}'; it must be go-on or end")
+    return what == "go-on"
 
 
 def drop_in(command: Sequence[str], options: argparse.Namespace) -> dict[str, str]:

@@ -91,6 +91,14 @@ _FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ),
     ),
     (
+        ("--if-killed",),
+        dict(
+            dest="if_killed",
+            choices=("go-on", "end"),
+            help="what ranks do if perseusrun is killed (PERSEUSRUN_IF_KILLED, else go-on)",
+        ),
+    ),
+    (
         ("--drain-signal",),
         dict(
             dest="drain_signal",

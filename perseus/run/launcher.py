@@ -95,7 +95,12 @@ class Launcher:
     ) -> AgentConnection:
         """Has an agent start these ranks on a host."""
         self._messages.log(f"host {name}: ranks {', '.join(map(str, ranks))}")
-        host = HostConnection(name, ranks, self._agent_command(name), description, self._job.stdin)
+        return self._connect_to(name, ranks, self._agent_command(name), description)
+
+    def _connect_to(
+        self, name: str, ranks: Sequence[int], command: list[str], description: JobDescription
+    ) -> HostConnection:
+        host = HostConnection(name, ranks, command, description, self._job.stdin)
         self._selector.register(host.stderr, selectors.EVENT_READ, lambda: self._read_stderr(host))
         self._add(host)
         return host
@@ -123,10 +128,10 @@ class Launcher:
         for host in self._hosts:
             host.close(AGENT_SECONDS if not self._running else 0)
 
-    def _agent_command(self, host: str) -> list[str]:
+    def _agent_command(self, host: str, agent: list[str] = AGENT) -> list[str]:
         if is_local(host):
-            return AGENT
-        command = self._job.remote_shell.wrap(host, AGENT, self._job.start_timeout)
+            return agent
+        command = self._job.remote_shell.wrap(host, agent, self._job.start_timeout)
         self._messages.log(f"host {host}: {' '.join(command)}")
         return command
 

@@ -251,7 +251,23 @@ def _add_more_options(parser: argparse.ArgumentParser, level: Level) -> None:
         "--job",
         type=_positive,
         metavar="PID",
-        help=help_of("with --drain: the job, by the process id of its perseusrun"),
+        help=help_of("with --drain: the job, by the process id of its first perseusrun"),
+    )
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=0,
+        type=_positive,
+        metavar="JOB",
+        help=help_of(
+            "take over an elastic job whose perseusrun was killed; without JOB, list such jobs"
+        ),
+    )
+    parser.add_argument(
+        "--end",
+        type=_positive,
+        metavar="JOB",
+        help=help_of("end an elastic job whose perseusrun was killed"),
     )
     parser.add_argument(
         "--print-completion",

@@ -36,12 +36,14 @@ class Output:
         sinks: Mapping[Stream, Write] | None = None,
         timestamps: bool = False,
         folder: Path | None = None,
+        appends: bool = False,
         only_rank: int | None = None,
         tags: bool = True,
     ):
         """Writes to our own stdout and stderr, or to `sinks`; also into `folder`, if given.
 
         Args:
+          appends: adds to the files that are in the folder.
           only_rank: shows the output of this rank alone. The folder gets that of all.
           tags: whether lines begin with the rank and the stream.
         """
@@ -56,6 +58,7 @@ class Output:
         self._timestamps = timestamps
         self._partial: dict[tuple[int, Stream], bytearray] = {}
         self._folder = folder
+        self._appends = appends
         self._file_writer: BoundedWriter | None = None
         if folder is not None:
             self._file_writer = self.writers.add(f"the output in {folder}")
@@ -196,7 +199,7 @@ class Output:
         if file is None:
             assert self._folder
             path = self._folder / f"rank.{rank:0{self._digits}}" / stream
-            file = self._files[rank, stream] = RankFile(path)
+            file = self._files[rank, stream] = RankFile(path, self._appends)
         writer.write(file.put, data)
 
 

@@ -26,16 +26,21 @@ class NotOwnError(PermissionError):
     """Another user has a say in what is at the path."""
 
 
-def open_to_write(path: Path) -> BinaryIO:
-    """Opens and empties a file, or makes it.
+def open_to_write(path: Path, *, appends: bool = False) -> BinaryIO:
+    """Opens and empties a file, or makes it; with `appends`, what is there stays.
 
     Raises NotOwnError if it is another user's or has a second name, or if a symbolic link on the
     way to it is another user's (but for root's). Never waits, but writes may.
     """
     fd = _open(path, os.O_WRONLY, creates=True)
     try:
-        with contextlib.suppress(OSError):  # neither pipes nor devices can be emptied
-            os.ftruncate(fd, 0)
+        with contextlib.suppress(
+            OSError
+        ):  # neither pipes nor devices have an end or can be emptied
+            if appends:
+                os.lseek(fd, 0, os.SEEK_END)
+            else:
+                os.ftruncate(fd, 0)
         os.set_blocking(fd, True)
         return os.fdopen(fd, "wb", buffering=0)
     except OSError:

@@ -57,6 +57,7 @@ class Request:
     quiet: bool = False  # whether the launcher only speaks of failures
     stdin: bytes = b""  # what every rank reads there
     forwards_stdin: bool = False  # whether rank 0 reads our own stdin instead
+    outlives: bool = False  # whether the ranks of an elastic job outlive a launcher that is killed
     least: int | None = None  # the job goes on as long as so many ranks are left; None: all
     mpi: bool = False
     # With mpi only.
@@ -135,13 +136,18 @@ def prepare(request: Request, slots: Sequence[Slot]) -> tuple[Job, dict[str, str
     return job, environment
 
 
-def make_output(request: Request, size: int) -> Output:
-    """Returns where the output of `size` ranks goes. Raises ValueError for an unusable folder."""
+def make_output(request: Request, size: int, *, appends: bool = False) -> Output:
+    """Returns where the output of `size` ranks goes. Raises ValueError for an unusable folder.
+
+    Args:
+      appends: adds to what the job has written into the folder before.
+    """
     folder = None if request.output_folder is None else output_folder(request.output_folder)
-    if folder is not None:
+    if folder is not None and not appends:
         remove_older(folder)
     return Output(
         size,
+        appends=appends,
         timestamps=request.timestamps,
         folder=folder,
         only_rank=request.only_rank,

@@ -21,6 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # answer that gets lost would cost a test five seconds.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
 
+# Nothing is left of an elastic job whose launcher a test kills, as when it takes too long.
+os.environ.setdefault("PERSEUSRUN_IF_KILLED", "end")
+
 RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

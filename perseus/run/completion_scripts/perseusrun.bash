@@ -7,7 +7,7 @@
 
 
 
-_shtab_perseusrun_option_strings=(-h --help -v --version -cb --check-build --core-distances -np --num-proc -m --module -H --hosts -hostfile --hostfile --min-np --min-num-proc --drop-in --output-filename --only-rank --no-tag --quiet --verbose --grace --mpi --gloo --mpi-args --binding-args --tcp --start-timeout -p --ssh-port -i --ssh-identity-file -prefix-timestamp --prefix-timestamp --prefix-output-with-timestamp --config-file --drain --job --print-completion --max-np --max-num-proc --host-discovery-script --watch-hostfile --slots-per-host --elastic-timeout --reset-limit --blacklist-cooldown-range --blacklist-by --join --drain-signal --network-interfaces --network-interface --fusion-threshold-mb --cache-capacity --num-nccl-streams --streams --hierarchical-allreduce --torus-allreduce --no-hierarchical-allreduce --autotune --no-autotune --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample --autotune-bayes-opt-max-samples --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles --no-stall-check --stall-check --stall-check-warning-time-seconds --stall-check-shutdown-time-seconds --gloo-timeout-seconds --thread-affinity --log-level --log-with-timestamp --no-log-hide-timestamp --log-without-timestamp --log-hide-timestamp)
+_shtab_perseusrun_option_strings=(-h --help -v --version -cb --check-build --core-distances -np --num-proc -m --module -H --hosts -hostfile --hostfile --min-np --min-num-proc --drop-in --output-filename --only-rank --no-tag --quiet --verbose --grace --mpi --gloo --mpi-args --binding-args --tcp --start-timeout -p --ssh-port -i --ssh-identity-file -prefix-timestamp --prefix-timestamp --prefix-output-with-timestamp --config-file --drain --job --resume --end --print-completion --max-np --max-num-proc --host-discovery-script --watch-hostfile --slots-per-host --elastic-timeout --reset-limit --blacklist-cooldown-range --blacklist-by --join --if-killed --drain-signal --network-interfaces --network-interface --fusion-threshold-mb --cache-capacity --num-nccl-streams --streams --hierarchical-allreduce --torus-allreduce --no-hierarchical-allreduce --autotune --no-autotune --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample --autotune-bayes-opt-max-samples --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles --no-stall-check --stall-check --stall-check-warning-time-seconds --stall-check-shutdown-time-seconds --gloo-timeout-seconds --thread-affinity --log-level --log-with-timestamp --no-log-hide-timestamp --log-without-timestamp --log-hide-timestamp)
 
 _shtab_perseusrun_pos_0_COMPGEN=_perseusrun_complete_command
 _shtab_perseusrun__hostfile_COMPGEN=_shtab_compgen_files
@@ -25,6 +25,7 @@ _shtab_perseusrun___help_choices=(all settings)
 _shtab_perseusrun___print_completion_choices=(bash zsh fish)
 _shtab_perseusrun___blacklist_by_choices=(host slot)
 _shtab_perseusrun___join_choices=(background at-once)
+_shtab_perseusrun___if_killed_choices=(go-on end)
 _shtab_perseusrun___drain_signal_choices=(SIGUSR1 SIGUSR2)
 
 _shtab_perseusrun_pos_0_nargs=...
@@ -47,6 +48,7 @@ _shtab_perseusrun___tcp_nargs=0
 _shtab_perseusrun__prefix_timestamp_nargs=0
 _shtab_perseusrun___prefix_timestamp_nargs=0
 _shtab_perseusrun___prefix_output_with_timestamp_nargs=0
+_shtab_perseusrun___resume_nargs='?'
 _shtab_perseusrun___blacklist_cooldown_range_nargs=2
 _shtab_perseusrun___hierarchical_allreduce_nargs=0
 _shtab_perseusrun___torus_allreduce_nargs=0

@@ -51,7 +51,7 @@ function _shtab_perseusrun_using
 end
 
 set -g _shtab_perseusrun_commands
-set -g _shtab_perseusrun_opts_with_value --autotune-bayes-opt-max-samples --autotune-log-file --autotune-steps-per-sample --autotune-warmup-samples --binding-args --blacklist-by --blacklist-cooldown-range --cache-capacity --config-file --drain --drain-signal --elastic-timeout --fusion-threshold-mb --gloo-timeout-seconds --grace --help --host-discovery-script --hostfile --hosts --job --join --log-level --max-np --max-num-proc --min-np --min-num-proc --mpi-args --network-interface --network-interfaces --num-nccl-streams --num-proc --only-rank --output-filename --print-completion --reset-limit --slots-per-host --ssh-identity-file --ssh-port --stall-check-shutdown-time-seconds --stall-check-warning-time-seconds --start-timeout --streams --thread-affinity --timeline-filename --watch-hostfile -H -h -hostfile -i -np -p
+set -g _shtab_perseusrun_opts_with_value --autotune-bayes-opt-max-samples --autotune-log-file --autotune-steps-per-sample --autotune-warmup-samples --binding-args --blacklist-by --blacklist-cooldown-range --cache-capacity --config-file --drain --drain-signal --elastic-timeout --end --fusion-threshold-mb --gloo-timeout-seconds --grace --help --host-discovery-script --hostfile --hosts --if-killed --job --join --log-level --max-np --max-num-proc --min-np --min-num-proc --mpi-args --network-interface --network-interfaces --num-nccl-streams --num-proc --only-rank --output-filename --print-completion --reset-limit --resume --slots-per-host --ssh-identity-file --ssh-port --stall-check-shutdown-time-seconds --stall-check-warning-time-seconds --start-timeout --streams --thread-affinity --timeline-filename --watch-hostfile -H -h -hostfile -i -np -p
 
 complete -c perseusrun -e
 complete -c perseusrun -f
@@ -83,7 +83,9 @@ complete -c perseusrun -n _shtab_perseusrun_using -s i -l ssh-identity-file -xka
 complete -c perseusrun -n _shtab_perseusrun_using -o prefix-timestamp -l prefix-timestamp -l prefix-output-with-timestamp -d 'lines begin with the time'
 complete -c perseusrun -n _shtab_perseusrun_using -l config-file -xka "(__fish_complete_path (commandline -ct))" -d 'settings in YAML, as Horovod has them (needs PyYAML)'
 complete -c perseusrun -n _shtab_perseusrun_using -l drain -x -d 'have the ranks on this host leave an elastic job that runs here, and exit'
-complete -c perseusrun -n _shtab_perseusrun_using -l job -x -d 'with --drain: the job, by the process id of its perseusrun'
+complete -c perseusrun -n _shtab_perseusrun_using -l job -x -d 'with --drain: the job, by the process id of its first perseusrun'
+complete -c perseusrun -n _shtab_perseusrun_using -l resume -x -d 'take over an elastic job whose perseusrun was killed; without JOB, list such jobs'
+complete -c perseusrun -n _shtab_perseusrun_using -l end -x -d 'end an elastic job whose perseusrun was killed'
 complete -c perseusrun -n _shtab_perseusrun_using -l print-completion -xka "bash zsh fish" -d 'print what lets this shell complete perseusrun'"'"'s arguments, and exit'
 complete -c perseusrun -n _shtab_perseusrun_using -l max-np -l max-num-proc -x -d 'add ranks while there are fewer'
 complete -c perseusrun -n _shtab_perseusrun_using -l host-discovery-script -x -d 'run this each second; it prints the hosts, each in a line, host or host:slots'
@@ -94,6 +96,7 @@ complete -c perseusrun -n _shtab_perseusrun_using -l reset-limit -x -d 'end the 
 complete -c perseusrun -n _shtab_perseusrun_using -l blacklist-cooldown-range -x -d 'seconds for which hosts that have failed are left out; for ever by default'
 complete -c perseusrun -n _shtab_perseusrun_using -l blacklist-by -xka "host slot" -d 'leave out the whole host of a rank that has failed (the default), or its slot'
 complete -c perseusrun -n _shtab_perseusrun_using -l join -xka "background at-once" -d 'start new ranks beside the others (the default), or have those wait for them'
+complete -c perseusrun -n _shtab_perseusrun_using -l if-killed -xka "go-on end" -d 'what ranks do if perseusrun is killed (PERSEUSRUN_IF_KILLED, else go-on)'
 complete -c perseusrun -n _shtab_perseusrun_using -l drain-signal -xka "SIGUSR1 SIGUSR2" -d 'on this signal to perseusrun or a rank, ranks finish their step and leave'
 complete -c perseusrun -n _shtab_perseusrun_using -l network-interfaces -l network-interface -x -d 'interfaces the ranks talk over, separated by commas (PERSEUS_INTERFACES)'
 complete -c perseusrun -n _shtab_perseusrun_using -l fusion-threshold-mb -x -d 'merging granularity in MiB (PERSEUS_ALLREDUCE_FUSION)'

@@ -1,0 +1,179 @@
+"""A launcher is killed, with ranks on hosts that ssh reaches; another takes the job over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sshd import PORT, SshHosts
+from test_elastic import TRAINING
+
+from perseus.run import processes
+
+#: Also writes down which process each worker is, and its steps.
+PROGRAM = TRAINING.replace(
+    "    place =",
+    """    from perseus_core import driver_link
+    own = f"{sys.argv[1]}.{driver_link.link().world.worker}"
+    Path(f"{own}.pid").write_text(f"{os.getpid()}")
+    place =""",
+).replace(
+    "        time.sleep(0.005)",
+    """        Path(f"{own}.step").write_text(f"{state.step}")
+        time.sleep(0.005)""",
+)
+
+
+class Job:
+    def __init__(self, ssh_hosts: SshHosts, folder: Path) -> None:
+        self._ssh = ssh_hosts
+        self.folder = folder
+        (folder / "run").mkdir()
+        (folder / "hosts").write_text("")
+        (folder / "train.py").write_text(PROGRAM)
+        self.environment = {
+            **ssh_hosts.environment,
+            "XDG_RUNTIME_DIR": str(folder / "run"),
+            "PERSEUSRUN_IF_KILLED": "go-on",
+        }
+        self._launchers: list[subprocess.Popen[bytes]] = []
+        self.number = 0
+
+    def command(self, *arguments: str) -> list[str]:
+        return [*self._ssh.at_host_0, sys.executable, "-m", "perseus.run", *arguments]
+
+    def launch(self, *arguments: str) -> None:
+        with (self.folder / f"said.{len(self._launchers)}").open("wb") as file:
+            launcher = subprocess.Popen(
+                self.command(*arguments),
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self._launchers.append(launcher)
+
+    def start(self, hosts: str, *options: str) -> None:
+        (self.folder / "hosts").write_text(hosts.replace(",", "\n") + "\n")
+        ssh = ["--ssh-port", str(PORT), "--ssh-identity-file", str(self._ssh.folder / "key")]
+        flags = ["--watch-hostfile", str(self.folder / "hosts"), "--min-np", "1", "--verbose"]
+        program = [sys.executable, str(self.folder / "train.py"), str(self.folder / "stop")]
+        self.launch(*flags, *ssh, *options, *program)
+
+    def kill_launcher(self) -> None:
+        os.kill(self.launcher, signal.SIGKILL)
+        self._launchers[-1].wait(20)
+
+    def wait_for(self, condition: Callable[[], object], seconds: float = 40) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, self.said[-3000:]
+            time.sleep(0.05)
+
+    def says(self, *words: str) -> None:
+        self.wait_for(lambda: all(word in self.said for word in words))
+
+    def train_on(self, *workers: int) -> None:
+        for worker in workers:
+            before = self.step(worker)
+            self.wait_for(lambda worker=worker, before=before: self.step(worker) > before + 10)
+
+    def step(self, worker: int) -> int:
+        return int((self.folder / f"stop.{worker}.step").read_text() or "0")
+
+    @property
+    def launcher(self) -> int:
+        (folder,) = (self.folder / "run/perseus").glob("*.job")
+        self.number = self.number or int(folder.name.partition(".")[0])
+        return int((folder / "lock").read_text())
+
+    def process(self, worker: int) -> int:
+        return int((self.folder / f"stop.{worker}.pid").read_text())
+
+    def ends_well(self, ranks: int) -> None:
+        (self.folder / "stop").touch()
+        assert self._launchers[-1].wait(60) == 0, self.said
+        assert self.said.count(f"well {ranks}") == ranks
+        self.is_gone()
+
+    def is_gone(self) -> None:
+        """Waits until neither a process nor a file of the job is left."""
+        found = [int(path.read_text()) for path in self.folder.glob("*.pid")]
+        self.wait_for(lambda: not any(map(processes.began, found)))
+        place = Path(f"/tmp/perseus-{os.geteuid()}")
+        self.wait_for(lambda: not list(place.glob(f"{self.number}.*.agents")))
+
+    @property
+    def said(self) -> str:
+        return (self.folder / f"said.{len(self._launchers) - 1}").read_text()
+
+    def close(self) -> None:
+        for launcher in self._launchers:
+            launcher.kill()
+            launcher.wait()
+        for path in self.folder.rglob("*.job"):
+            command = self.command("--end", path.name.partition(".")[0])
+            subprocess.run(command, env=self.environment, timeout=60)
+        for path in self.folder.glob("*.pid"):
+            processes.kill(int(path.read_text()), signal.SIGKILL)
+
+
+@pytest.fixture
+def job(ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[Job]:
+    made = Job(ssh_hosts, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("own", ["a", "localhost"])
+def test_ranks_on_all_hosts_train_on_and_the_next_loss_is_handled(job: Job, own: str) -> None:
+    job.start(f"{own}:1,b:2", "-np", "3", "--blacklist-by", "slot")
+    job.says(f"world 0 3 {own}", "world 1 3 b", "world 2 3 b", "seconds 1")
+    job.kill_launcher()
+    job.train_on(0, 1, 2)
+    job.launch("--resume", str(job.number))
+    job.says("is taken over, with ranks 0, 1 and 2")
+    job.train_on(0, 1, 2)
+    assert "world 0" not in job.said  # nobody has been disturbed
+    os.kill(job.process(2), signal.SIGKILL)
+    job.says("rank 2 on host b was killed by SIGKILL", f"world 0 2 {own}", "world 1 2 b")
+    job.ends_well(2)
+
+
+def test_ranks_on_another_host_end_when_nobody_takes_them_over(job: Job) -> None:
+    job.start("b:2", "-np", "2", "--elastic-timeout", "4")
+    job.says("world 0 2 b", "world 1 2 b", "seconds 1")
+    job.kill_launcher()
+    job.train_on(0, 1)
+    job.is_gone()
+
+
+def test_ranks_on_another_host_are_ended(job: Job) -> None:
+    job.start("localhost:1,b:1", "-np", "2")
+    job.says("world 0 2 localhost", "world 1 2 b", "seconds 1")
+    job.kill_launcher()
+    job.train_on(0, 1)
+    command = job.command("--end", str(job.number))
+    done = subprocess.run(command, env=job.environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout == f"job {job.number} is ended\n"
+    job.is_gone()
+    assert not list((job.folder / "run/perseus").iterdir())
+
+
+def test_an_agent_that_has_lost_its_connection_alone_is_ended(job: Job) -> None:
+    job.start("localhost:1,b:2", "-np", "3")
+    job.says("world 0 3 localhost", "world 1 3 b", "world 2 3 b")
+    ends = [job.process(worker) for worker in (1, 2)]
+    for child in processes.children()[job.launcher]:
+        if b"ssh" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(child, signal.SIGKILL)
+    job.says("the connection to host b (ranks 1 and 2) ended", "world 0 1 localhost")
+    job.wait_for(lambda: not any(map(processes.began, ends)))
+    job.ends_well(1)

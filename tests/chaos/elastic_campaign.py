@@ -5,8 +5,9 @@ python tests/chaos/elastic_campaign.py [--runs 300] [--seed 1] [--only K] [--jso
 A run starts with four ranks on two hosts of this machine, and one to four things happen at random
 moments, some of them at once or while the ranks meet anew. One rank is spared, so the job must end
 well: every sample has counted once in each epoch, and the weights are those of an undisturbed run
-with the samples of the same steps. If the launcher is killed, all ranks must end, with an error
-that says so. Nothing may be left behind. Run K of a seed has the same story whenever it is run.
+with the samples of the same steps. The launcher is one of those that are hurt: it is killed, and
+another one takes the job over. If it is killed for good in a job that is to end with it, all ranks
+must end. Nothing may be left behind. Run K of a seed has the same story whenever it is run.
 """
 
 from __future__ import annotations
@@ -83,25 +84,33 @@ class Job:
         job += ["--step-seconds", str(STEP_SECONDS), "--commit-every", str(run.commit_every)]
         launcher = [sys.executable, "-m", "perseus.run", "-np", "4", "--min-np", "1"]
         launcher += ["--host-discovery-script", f"cat {self._hosts}", "--verbose", *run.flags]
-        self.process = subprocess.Popen(
-            [*launcher, *job],
-            env={
-                **os.environ,
-                leftovers.MARK: mark,
-                "PERSEUS_PEER_TIMEOUT": str(PEER_TIMEOUT),
-                "OMP_NUM_THREADS": "1",
-            },
+        ends = any(event.name in LAST_EVENTS for event in run.events)
+        self._environment = {
+            **os.environ,
+            leftovers.MARK: mark,
+            "PERSEUS_PEER_TIMEOUT": str(PEER_TIMEOUT),
+            "OMP_NUM_THREADS": "1",
+            "PERSEUSRUN_IF_KILLED": "end" if ends else "go-on",
+        }
+        self._selector = selectors.DefaultSelector()
+        self.process = self._launch([*launcher, *job])
+        self._number = self.process.pid
+
+    def _launch(self, command: list[str]) -> subprocess.Popen[str]:
+        launcher = subprocess.Popen(
+            command,
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
-        assert self.process.stdout
-        os.set_blocking(self.process.stdout.fileno(), False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self.process.stdout, selectors.EVENT_READ)
+        assert launcher.stdout
+        os.set_blocking(launcher.stdout.fileno(), False)
+        self._selector.register(launcher.stdout, selectors.EVENT_READ)
         self._rest = ""
+        return launcher
 
     # ---- What happens.
 
@@ -122,7 +131,7 @@ class Job:
     def drain_a_host(self) -> None:
         host = HOSTS[1 - self.run.spared // 2]
         command = [sys.executable, "-m", "perseus.run", "--drain", host]
-        job = ["--job", str(self.process.pid)]
+        job = ["--job", str(self._number)]
         drain = subprocess.Popen(
             [*command, *job], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -143,6 +152,21 @@ class Job:
     def lists_nonsense(self) -> None:
         self._hosts.write_text("localhost:many\n")
         self.undo.append((time.monotonic() + 1.5, self.list_hosts))
+
+    def kill_and_resume(self) -> None:
+        """Kills the launcher, and has another one take the job over, at once or later."""
+        if self.process.poll() is not None:
+            return
+        self.process.kill()
+        self.process.wait()
+        while self.listen(time.monotonic()):
+            pass
+        assert self.process.stdout
+        self._selector.unregister(self.process.stdout)
+        self.process.stdout.close()
+        time.sleep(self.chance.choice([0.0, self.chance.uniform(0, 2)]))
+        resume = [sys.executable, "-m", "perseus.run", "--resume", str(self._number)]
+        self.process = self._launch(resume)
 
     def kill_the_launcher(self) -> None:
         self.launcher_is_killed = True
@@ -212,6 +236,8 @@ class Job:
         self.run.outcome = f"{len(well)} well, worlds of {','.join(map(str, sizes))}"[:60]
         if self.launcher_is_killed:
             self.run.outcome = "the launcher was killed"
+        elif any(f"no elastic job {self._number} of this user" in line for line in self.output):
+            self.run.outcome = "the job ended before it was resumed"
         else:
             if self.process.returncode != 0:
                 self.run.problems.append(f"it ended with status {self.process.returncode}")
@@ -234,6 +260,7 @@ EVENTS: dict[str, Callable[[Job], None]] = {
     "a slot is added": Job.add_a_slot,
     "a slot is taken": Job.take_a_slot,
     "the hosts are nonsense": Job.lists_nonsense,
+    "the launcher is killed, and the job resumed": Job.kill_and_resume,
 }
 LAST_EVENTS: dict[str, Callable[[Job], None]] = {"the launcher is killed": Job.kill_the_launcher}
 
@@ -309,7 +336,7 @@ def main() -> int:
             print(f"    {problem}", flush=True)
     bad = [run for run in runs if run.problems]
     for name, count in sorted(collections.Counter(e.name for r in runs for e in r.events).items()):
-        print(f"  {name:35} {count:4} times")
+        print(f"  {name:44} {count:4} times")
     print(f"{len(runs)} runs of seed {args.seed}, {len(bad)} with problems")
     if args.json:
         found = [

@@ -36,6 +36,7 @@ class EndCall:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self._fault: str | None = None  # None: not known yet
         text = json.dumps(record.call_to(agent, "end")).encode()
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
@@ -47,13 +48,23 @@ class EndCall:
 
         An agent that is not there has ended before.
         """
-        try:
-            _, said = self._process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return "its agent has not ended"
+        if self._fault is None:
+            try:
+                _, said = self._process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return "its agent has not ended"
+            self._fault = self._fault_of(said)
+        return self._fault
+
+    def has_failed(self) -> bool:
+        """Returns whether the agent could not be told."""
+        return self._process.poll() is not None and self.fault(0.0) != ""
+
+    def _fault_of(self, said: bytes) -> str:
         last = said.decode(errors="replace").strip().rpartition("\n")[2]
         return "" if self._process.returncode == 0 or GONE in last else last or "it gave no reason"
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        if self._fault is None:
+            self._process.kill()
+            self._process.communicate()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from perseus.elastic.agent_call import EndCall
-from perseus.elastic.job_record import JobRecord
+from perseus.elastic.job_record import Agent, JobRecord
 from perseus.run.host_connection import AgentConnection
 from perseus.run.remote_shell import RemoteShell
 
@@ -16,6 +17,14 @@ __all__ = ["Outliving"]
 
 # When the job ends, agents whose connections were lost have so long to hear of it.
 _SECONDS_FOR_END_CALLS = 3.0
+
+
+@dataclass
+class _Lost:
+    """An agent whose connection was lost. It may run."""
+
+    agent: Agent
+    call: EndCall | None = None  # that tells it to end
 
 
 class Outliving:
@@ -38,7 +47,7 @@ class Outliving:
         self._remote_shell = remote_shell
         self._start_timeout = start_timeout
         self._say = say
-        self._end_calls: list[EndCall] = []
+        self._lost: list[_Lost] = []
 
     @property
     def name(self) -> str:
@@ -48,8 +57,11 @@ class Outliving:
     def new_agent(self, host: str, ranks: Sequence[int]) -> Mapping[str, Any] | None:
         """Notes an agent that is about to be started; returns what it needs to outlive us.
 
-        Call `save` before it is started.
+        Call `save` before it is started. An agent that was lost there is to make room for it.
         """
+        for lost in self._lost:
+            if lost.agent.host == host:
+                self._tell_to_end(lost)
         return self._record.add_agent(host, ranks) if self._record else None
 
     def save(self, driver: Callable[[], Mapping[str, Any]], running: Collection[int]) -> None:
@@ -63,18 +75,31 @@ class Outliving:
             self._say(f"nobody can take this job over any more: {why}")
 
     def lost(self, host: AgentConnection) -> None:
-        """Has an agent end with which only the connection was lost, if that is what happened."""
+        """Has an agent end with which only the connection was lost, if that is what happened.
+
+        It may be out of reach now, and is told again when the host is used again, and at the end.
+        """
         for agent in self._record.agents if self._record else ():
-            if self._record and not agent.is_here and agent.ranks == list(host.ranks):
-                with contextlib.suppress(OSError, ValueError):
-                    call = EndCall(self._record, agent, self._remote_shell, self._start_timeout)
-                    self._end_calls.append(call)
+            if not agent.is_here and agent.ranks == list(host.ranks):
+                self._lost.append(_Lost(agent))
+                self._tell_to_end(self._lost[-1])
 
     def close(self) -> None:
         """Removes the record, once the job has ended."""
+        for lost in self._lost:
+            self._tell_to_end(lost)
         deadline = time.monotonic() + _SECONDS_FOR_END_CALLS
-        for call in self._end_calls:
-            call.fault(deadline)
-            call.close()
+        for lost in self._lost:
+            if lost.call:
+                lost.call.fault(deadline)
+                lost.call.close()
         if self._record:
             self._record.close()
+
+    def _tell_to_end(self, lost: _Lost) -> None:
+        """Tells an agent to end, unless it is being told, or has ended."""
+        if self._record and (lost.call is None or lost.call.has_failed()):
+            with contextlib.suppress(OSError, ValueError):
+                lost.call = EndCall(
+                    self._record, lost.agent, self._remote_shell, self._start_timeout
+                )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from netlab import netlab
 from sshd import PORT, SshHosts
 from test_elastic import TRAINING
 
@@ -59,7 +60,8 @@ class Job:
             )
         self._launchers.append(launcher)
 
-    def start(self, hosts: str, *options: str) -> None:
+    def start(self, hosts: str, *options: str, **settings: str) -> None:
+        self.environment |= settings
         (self.folder / "hosts").write_text(hosts.replace(",", "\n") + "\n")
         ssh = ["--ssh-port", str(PORT), "--ssh-identity-file", str(self._ssh.folder / "key")]
         flags = ["--watch-hostfile", str(self.folder / "hosts"), "--min-np", "1", "--verbose"]
@@ -177,3 +179,23 @@ def test_an_agent_that_has_lost_its_connection_alone_is_ended(job: Job) -> None:
     job.says("the connection to host b (ranks 1 and 2) ended", "world 0 1 localhost")
     job.wait_for(lambda: not any(map(processes.began, ends)))
     job.ends_well(1)
+
+
+def test_ranks_on_a_host_that_was_cut_off_make_room_for_new_ones(job: Job) -> None:
+    settings = {"PERSEUS_PEER_TIMEOUT": "2", "PERSEUS_START_TIMEOUT": "5"}
+    options = ("-np", "2", "--blacklist-cooldown-range", "1", "2")
+    job.start("localhost:1,b:1", *options, **settings)
+    job.says("world 0 2 localhost", "world 1 2 b")
+    old = job.process(1)
+    netlab("unplug", "1")
+    try:
+        job.says(
+            "host b (rank 1) ended: its agent has said nothing for 10 s", "world 0 1 localhost"
+        )
+        job.says("no rank could be started on host b")  # nor could anybody be told to end there
+        assert processes.began(old) is not None
+    finally:
+        netlab("plug", "1")
+    job.wait_for(lambda: job.said.count("world 0 2 localhost") == 2)
+    job.wait_for(lambda: processes.began(old) is None)
+    job.ends_well(2)

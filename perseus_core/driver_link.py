@@ -21,7 +21,16 @@ from perseus_core import _engine
 from perseus_core.errors import AbortedError, HorovodInternalError
 from perseus_core.leave_on_signal import LeaveOnSignal
 
-__all__ = ["Change", "DriverLink", "RemovedError", "World", "is_elastic", "joins_at_once", "link"]
+__all__ = [
+    "Change",
+    "DriverLink",
+    "RemovedError",
+    "World",
+    "drain",
+    "is_elastic",
+    "joins_at_once",
+    "link",
+]
 
 # They are named in perseus.run.agent_protocol, too.
 _FD = "PERSEUS_DRIVER_FD"
@@ -234,6 +243,16 @@ def link() -> DriverLink | None:
         if _link is None:
             _link = DriverLink(_inherited_socket())
         return _link
+
+
+def drain() -> bool:
+    """Asks the driver to let this process go at the end of its step, without waiting.
+
+    Returns False if there is no driver who hears it: before init, in a job that is not elastic, and
+    when the job ends. A signal's handler may call it in the middle of anything.
+    """
+    link = _link  # the lock may be held by what the handler has interrupted
+    return link is not None and link.leave_on_signal.drain()
 
 
 def _inherited_socket() -> socket.socket:

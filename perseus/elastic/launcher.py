@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import selectors
@@ -37,6 +38,8 @@ __all__ = ["ElasticLauncher"]
 _SECONDS_TO_LEAVE = 30.0
 # An agent may be silent for so long, if PERSEUS_PEER_TIMEOUT is less: it is a Python program.
 _LEAST_SILENCE = 10.0
+# So long after the driver should have killed drained ranks, their agent does it that has asked.
+_SECONDS_UNTIL_AGENTS_KILL = 10.0
 
 
 class ElasticFailures(Failures):
@@ -187,6 +190,10 @@ class ElasticLauncher(Launcher):
             why = frame.payload.decode(errors="replace")
             self._failures.lost([frame.rank], f"worker {frame.rank} on host {host.host}: {why}")
             self._driver.ended(frame.rank, why)
+        elif frame.kind == protocol.DRAIN:
+            with contextlib.suppress(ValueError):  # the job is about to end
+                self._messages.say(f"the agent on host {host.host} got SIGTERM")
+                self._driver.drain(host.host)
         else:
             super()._handle(host, frame)
 
@@ -283,6 +290,7 @@ class ElasticLauncher(Launcher):
         """Has an agent start workers, given what their ranks will be if nothing comes between."""
         description = self._job.description_for(host, list(slots.values()))
         description["has_driver"] = True
+        description["seconds_to_drain"] = self._options.timeout + _SECONDS_UNTIL_AGENTS_KILL
         description["local_size"] = max(slot.local_size for slot in slots.values())
         description["environment"]["PERSEUS_ELASTIC_JOIN"] = self._options.join
         description["environment"]["PERSEUS_ELASTIC_MEETING"] = str(self._driver.meeting)

@@ -86,7 +86,12 @@ class DriverLink:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._process = os.getpid()
-        self._answers: queue.SimpleQueue[World | RemovedError | None] = queue.SimpleQueue()
+        # The answer to the last question; a question that is not answered yet is not asked again.
+        self._is_asking = False
+        self._answer: World | RemovedError | None = None
+        self._is_cut_off = False
+        # Wakes up whoever waits for one of these.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
         self._changes: list[Change] = []  # that no listener has heard of, since there was none
@@ -104,23 +109,26 @@ class DriverLink:
         Args:
           failure: why the meeting in the last one has failed, if it has.
 
+        If a signal's handler raises, the next call waits for the same answer.
+
         Raises RemovedError if the job has no place for this process; AbortedError if the driver has
         ended.
         """
-        self._tell(says="ready", failure=failure, commits=self.commits)
-        while True:
-            try:
-                # With a time-out, so that handlers of signals run meanwhile.
-                answer = self._answers.get(timeout=_SECONDS_BETWEEN_LOOKS)
-            except queue.Empty:
-                continue
-            if answer is None:
-                self._answers.put(None)
-                raise AbortedError("the job's launcher has ended, so no ranks can meet again")
-            if isinstance(answer, RemovedError):
-                raise answer
-            self.world = answer
-            return answer
+        if not self._is_asking:
+            self._answer = None
+            self._tell(says="ready", failure=failure, commits=self.commits)
+            self._is_asking = True
+        while (answer := self._answer) is None and not self._is_cut_off:
+            # With a time-out, so that handlers of signals run meanwhile.
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=_SECONDS_BETWEEN_LOOKS)
+        if answer is None:
+            raise AbortedError("the job's launcher has ended, so no ranks can meet again")
+        self._is_asking = False
+        if isinstance(answer, RemovedError):
+            raise answer
+        self.world = answer
+        return answer
 
     def has_joined(self) -> None:
         """Tells this process what the world is, for other libraries, and passes on a change that
@@ -177,7 +185,15 @@ class DriverLink:
         try:
             self._socket.send(json.dumps(said).encode())
         except OSError:
-            self._answers.put(None)
+            self._cut_off()
+
+    def _take_answer(self, answer: World | RemovedError) -> None:
+        self._answer = answer
+        self._wakeups.put(None)
+
+    def _cut_off(self) -> None:
+        self._is_cut_off = True
+        self._wakeups.put(None)
 
     def _read(self) -> None:
         while True:
@@ -186,15 +202,15 @@ class DriverLink:
             except OSError:
                 message = b""
             if not message:
-                self._answers.put(None)
+                self._cut_off()
                 self.leave_on_signal.job_ends()
                 return
             said = json.loads(message)
             kind = said.pop("says")
             if kind == "world":
-                self._answers.put(World(**said))
+                self._take_answer(World(**said))
             elif kind == "refusal":
-                self._answers.put(RemovedError(said["why"]))
+                self._take_answer(RemovedError(said["why"]))
             elif kind == "change":
                 self._take(Change(said["number"], said["change"], said["moment"]))
             elif kind == "are you there":

@@ -31,6 +31,7 @@ class Worker:
     commits: int = 0  # that its state had seen when it last asked for a world
     is_leaving: bool = False  # whether the job has no place for it any more
     is_told_to_end: bool = False  # whether it has been killed, or refused a world
+    is_killed: bool = False
     leave_by: float | None = None  # when it is killed, if it is drained and has not left
 
     @property

@@ -20,7 +20,7 @@ from perseus.elastic.host_table import Change, HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.owner import NextWorld, Owner
 from perseus.elastic.roll_call import RollCall
-from perseus.elastic.workers import Place, State, Worker, Workers, rank_order
+from perseus.elastic.workers import Place, State, Worker, Workers, rank_order, worker_places
 from perseus.run.hosts import Host, Slot, slots_on
 
 __all__ = ["NEVER", "RESET_LIMIT", "Driver", "NextWorld", "Owner"]
@@ -171,7 +171,7 @@ class Driver:
         """Returns the ranks of the next world, by worker, if all come that are to stay."""
         hosts = [host.name for host in self.table.usable]
         ordered = rank_order(self.workers.staying(), hosts)
-        slots = slots_on([worker.place[0] for worker in ordered])
+        slots = slots_on(*worker_places(ordered))
         return {worker.number: slot for worker, slot in zip(ordered, slots, strict=True)}
 
     def next_deadline(self) -> float:

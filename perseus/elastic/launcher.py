@@ -17,7 +17,7 @@ from perseus.elastic.driver import NEVER, Driver, NextWorld
 from perseus.elastic.host_table import Change
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.torch_places import TorchPlaces
-from perseus.elastic.workers import State, Worker
+from perseus.elastic.workers import State, Worker, worker_places
 from perseus.run import agent_protocol as protocol
 from perseus.run.ending import Ending
 from perseus.run.environment import peer_timeout, rank_environment
@@ -299,11 +299,15 @@ class ElasticLauncher(Launcher):
                 self._options.drain_signal.name
             )
         description["ranks"] = [
-            {"rank": number, "environment": rank_environment(slot)}
+            {"rank": number, "environment": self._environment(number, slot)}
             for number, slot in slots.items()
         ]
         connection = self._start_on_host(host, list(slots), description)
         self._silent_until[connection] = time.monotonic() + self._job.start_timeout
+
+    def _environment(self, number: int, slot: Slot) -> dict[str, str]:
+        number_on_host = self._driver.workers[number].place[1]
+        return rank_environment(slot) | {"PERSEUS_ELASTIC_SLOT": str(number_on_host)}
 
     def kill(self, worker: Worker, why: str) -> None:
         self._messages.log(f"killing worker {worker.number} on host {worker.place[0]}: {why}")
@@ -311,8 +315,8 @@ class ElasticLauncher(Launcher):
 
     def enter(self, worker: Worker, world: NextWorld) -> None:
         if world.meeting != self._entered[0]:
-            hosts = [self._driver.workers[number].place[0] for number in world.workers]
-            self._entered = world.meeting, self._torch_places.variables(hosts)
+            places = worker_places([self._driver.workers[number] for number in world.workers])
+            self._entered = world.meeting, self._torch_places.variables(*places)
         environment = self._entered[1][world.workers.index(worker.number)]
         self._tell(worker.number, messages.world_message(worker.number, world, environment))
         if worker.rank == 0:

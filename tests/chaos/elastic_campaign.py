@@ -9,7 +9,7 @@ steps. If the launcher is killed, all ranks must end, with an error that says so
 left behind. Run K of a seed has the same story whenever it is run.
 
 As root, with sshd, half of the runs are over three hosts, in network namespaces: in these, hosts
-are cut off or lose their power, too.
+are cut off, lose their power or are preempted, too.
 """
 
 from __future__ import annotations

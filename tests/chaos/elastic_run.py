@@ -174,6 +174,14 @@ class Job:
         for process in lab.processes_on(self._number_of_another_host()):
             _signal(process, signal.SIGKILL)
 
+    def preempt_a_host(self) -> None:
+        """Does what a batch system does that takes a host back: its ranks leave."""
+        for process in lab.processes_on(self._number_of_another_host()):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                command = Path(f"/proc/{process}/cmdline").read_bytes()
+                if b"/agent.py" in command or b"/elastic_job.py" in command:
+                    os.kill(process, signal.SIGTERM)
+
     def _unplug(self, seconds: float) -> None:
         number = self._number_of_another_host()
         lab.netlab("unplug", number)
@@ -277,6 +285,7 @@ EVENTS_OVER_HOSTS: dict[str, Callable[[Job], None]] = {
     "a host is cut off": Job.cut_a_host_off,
     "a host is cut off for a moment": Job.cut_a_host_off_for_a_moment,
     "a host loses its power": Job.cut_the_power,
+    "a host is preempted": Job.preempt_a_host,
 }
 LAST_EVENTS: dict[str, Callable[[Job], None]] = {"the launcher is killed": Job.kill_the_launcher}
 

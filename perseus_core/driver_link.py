@@ -27,6 +27,7 @@ __all__ = [
     "DriverLink",
     "RemovedError",
     "World",
+    "drain",
     "is_elastic",
     "joins_at_once",
     "link",
@@ -94,7 +95,13 @@ class DriverLink:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._process = os.getpid()
-        self._answers: queue.SimpleQueue[World | SystemExit | None] = queue.SimpleQueue()
+        # The answer to the last question; a question that is not answered yet is not asked again.
+        self._is_asking = False
+        self._answer: World | RemovedError | None = None
+        self._is_cut_off = False
+        self._farewell: AbandonedError | None = None  # ends all waits, whenever it comes
+        # Wakes up whoever waits for one of these.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
         self._changes: list[Change] = []  # that no listener has heard of, since there was none
@@ -112,24 +119,27 @@ class DriverLink:
         Args:
           failure: why the meeting in the last one has failed, if it has.
 
+        If a signal's handler raises, the next call waits for the same answer.
+
         Raises RemovedError if the job has no place for this process; AbandonedError if there has
         been no driver for too long; AbortedError if the driver, and this process's agent, have
         ended.
         """
-        self._tell(says="ready", failure=failure, commits=self.commits)
-        while True:
-            try:
-                # With a time-out, so that handlers of signals run meanwhile.
-                answer = self._answers.get(timeout=_SECONDS_BETWEEN_LOOKS)
-            except queue.Empty:
-                continue
-            if answer is None:
-                self._answers.put(None)
-                raise AbortedError("the job's launcher has ended, so no ranks can meet again")
-            if isinstance(answer, SystemExit):
-                raise answer
-            self.world = answer
-            return answer
+        if not self._is_asking:
+            self._answer = None
+            self._tell(says="ready", failure=failure, commits=self.commits)
+            self._is_asking = True
+        while (answer := self._answer or self._farewell) is None and not self._is_cut_off:
+            # With a time-out, so that handlers of signals run meanwhile.
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=_SECONDS_BETWEEN_LOOKS)
+        if answer is None:
+            raise AbortedError("the job's launcher has ended, so no ranks can meet again")
+        self._is_asking = False
+        if isinstance(answer, SystemExit):
+            raise answer
+        self.world = answer
+        return answer
 
     def has_joined(self) -> None:
         """Tells this process what the world is, for other libraries, and passes on a change that
@@ -186,7 +196,15 @@ class DriverLink:
         try:
             self._socket.send(json.dumps(said).encode())
         except OSError:
-            self._answers.put(None)
+            self._cut_off()
+
+    def _take_answer(self, answer: World | RemovedError) -> None:
+        self._answer = answer
+        self._wakeups.put(None)
+
+    def _cut_off(self) -> None:
+        self._is_cut_off = True
+        self._wakeups.put(None)
 
     def _read(self) -> None:
         while True:
@@ -195,17 +213,18 @@ class DriverLink:
             except OSError:
                 message = b""
             if not message:
-                self._answers.put(None)
+                self._cut_off()
                 self.leave_on_signal.job_ends()
                 return
             said = json.loads(message)
             kind = said.pop("says")
             if kind == "world":
-                self._answers.put(World(**said))
+                self._take_answer(World(**said))
             elif kind == "refusal":
-                self._answers.put(RemovedError(said["why"]))
+                self._take_answer(RemovedError(said["why"]))
             elif kind == "abandoned":
-                self._answers.put(AbandonedError(said["why"]))
+                self._farewell = AbandonedError(said["why"])
+                self._wakeups.put(None)
             elif kind == "change":
                 self._take(Change(said["number"], said["change"], said["moment"]))
             elif kind == "are you there":
@@ -254,6 +273,16 @@ def link() -> DriverLink | None:
         if _link is None:
             _link = DriverLink(_inherited_socket())
         return _link
+
+
+def drain() -> bool:
+    """Asks the driver to let this process go at the end of its step, without waiting.
+
+    Returns False if there is no driver who hears it: before init, in a job that is not elastic, and
+    when the job ends. A signal's handler may call it in the middle of anything.
+    """
+    link = _link  # the lock may be held by what the handler has interrupted
+    return link is not None and link.leave_on_signal.drain()
 
 
 def _inherited_socket() -> socket.socket:

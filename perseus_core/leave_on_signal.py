@@ -2,7 +2,8 @@
 
 The first SIGTERM is a request to leave, and the next one ends the process as usual. SIGTERM also
 comes from the rank's agent when the whole job ends. The agent tells the rank first that it does,
-over the connection to the driver, and then SIGTERM ends the process at once.
+over the connection to the driver, and then SIGTERM ends the process at once. A program with a
+handler of its own asks by `drain`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SIGNAL = "PERSEUS_ELASTIC_DRAIN_SIGNAL"
 
 
 class LeaveOnSignal:
-    """`handling` is for the main thread; any thread may call `job_ends`.
+    """`handling` is for the main thread; any thread may call `job_ends` and `drain`.
 
     There is no lock, since a handler interrupts whatever its thread does.
 
@@ -32,9 +33,9 @@ class LeaveOnSignal:
         self._ask = ask
         self._process = os.getpid()
         self._handled: list[int] = []
-        # The handler sets the first and then reads the second, and job_ends does the reverse, so
+        # Whoever asks sets the first and then reads the second, and job_ends does the reverse, so
         # that one of them sees both.
-        self._has_taken_term = False
+        self._may_have_taken_term = False
         self._job_ends = False
         os.register_at_fork(after_in_child=self._restore)
 
@@ -57,10 +58,24 @@ class LeaveOnSignal:
         finally:
             self._restore()
 
+    def drain(self) -> bool:
+        """Asks the driver to let this process go; returns False if it does not hear it.
+
+        A handler of any signal may call it. It is not there for a forked child, or once the job
+        ends.
+        """
+        if os.getpid() != self._process:
+            return False
+        self._may_have_taken_term = True  # for which a handler of the program's has called this
+        return not self._job_ends and self._ask()
+
     def job_ends(self) -> None:
-        """Has SIGTERM end this process from now on, also one that has come already."""
+        """Has SIGTERM end this process from now on, also one that has come already.
+
+        The program's own handler gets it once more, and `drain` returns False.
+        """
         self._job_ends = True
-        if self._has_taken_term:
+        if self._may_have_taken_term:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _handle(self, number: int, _: object) -> None:
@@ -68,7 +83,7 @@ class LeaveOnSignal:
             _act_as_usual(number)
         elif number == signal.SIGTERM:
             signal.signal(number, signal.SIG_DFL)  # for the next one
-            self._has_taken_term = True
+            self._may_have_taken_term = True
             if self._job_ends or not self._ask():
                 _act_as_usual(number)
         else:

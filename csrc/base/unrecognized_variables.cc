@@ -20,6 +20,7 @@ constexpr const char* kEnvironmentNames[] = {"PERSEUS_RANK",         "PERSEUS_SI
                                              "PERSEUS_NEWS_FD",      "PERSEUS_NEWS_INODE",
                                              "PERSEUS_DRIVER_FD",    "PERSEUS_DRIVER_INODE",
                                              "PERSEUS_ELASTIC_JOIN", "PERSEUS_ELASTIC_MEETING",
+                                             "PERSEUS_ELASTIC_SLOT", "PERSEUS_ELASTIC_DRAIN_SIGNAL",
                                              "PERSEUS_MASTER_ADDR",  "PERSEUS_MASTER_PORT",
                                              "PERSEUS_RANK_HELD_BY", "PERSEUS_WITH_K8S"};
 

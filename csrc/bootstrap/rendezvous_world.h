@@ -48,6 +48,8 @@ class World {
   std::vector<uint32_t> members() const;
   // Returns whether a round has completed.
   bool has_met() const { return round_ > 0; }
+  // Why those that came have failed to meet; Ok if they have met, or may still do so.
+  Status why_not_met() const { return has_met() ? Status::ok() : failure_; }
 
   void contribute(uint32_t rank, Contribution contribution);
   // Returns whether some ranks have contributed to the current round and wait for others.

@@ -35,6 +35,8 @@ Status WorldTable::join(const Hello& hello, World::Member* member, Handle& world
     TimedOut& before = timed_out_[membership];
     const uint32_t launched = hello.ranks.empty() ? hello.rank : hello.ranks[hello.rank];
     key = Key(membership, hello.generation - before.by_rank[launched], before.meetings);
+  } else if (const auto failed = failed_.find(key); failed != failed_.end()) {
+    return Status::aborted("the others have left this meeting: " + failed->second.message());
   }
   world = entries_.try_emplace(key, hello, launched_, met_).first;
   return world->second.world.join(hello, member);
@@ -78,7 +80,10 @@ void WorldTable::leave(Handle world, uint32_t rank, const std::string& how) {
   entry.world.leave(rank, how);
   update_timer(entry);
   // The entry ends with its last member, so that the same ranks may meet again.
-  if (entry.world.is_empty()) entries_.erase(world);
+  if (!entry.world.is_empty()) return;
+  const Status why = entry.world.why_not_met();
+  if (entry.is_numbered && !why.is_ok()) failed_.emplace(world->first, why);
+  entries_.erase(world);
 }
 
 void WorldTable::add_rank(std::string host) {

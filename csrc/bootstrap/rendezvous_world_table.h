@@ -26,8 +26,9 @@ class WorldTable {
   using Key = std::tuple<Membership, uint32_t, uint32_t>;
   struct Entry {
     Entry(const Hello& first, const LaunchedRanks& launched, MetWorlds& met)
-        : world(first, launched, met) {}
+        : world(first, launched, met), is_numbered(first.is_numbered) {}
     World world;
+    bool is_numbered;
     EventLoop::TimerId timer = 0;  // 0: not set
     Clock::time_point began;       // of the current round
   };
@@ -68,6 +69,9 @@ class WorldTable {
   LaunchedRanks launched_;
   MetWorlds& met_;
   Entries entries_;
+  // Why ranks have not met in a world that the launcher has numbered. It has them meet in another
+  // one, so whoever comes to this one late would wait for nobody.
+  std::map<Key, Status> failed_;
   // Meetings that timed out before all had come, by membership. Each of them was a generation to
   // the ranks that took part, but not to the others: so they are counted by launched rank, too.
   struct TimedOut {

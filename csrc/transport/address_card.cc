@@ -16,7 +16,7 @@
 namespace perseus {
 namespace {
 
-constexpr std::string_view kFormat = "perseus card 6";
+constexpr std::string_view kFormat = "perseus card 7";
 constexpr char kSameForAll[] = "; install the same on all hosts";
 constexpr uint32_t kMaxListItems = 4096;
 
@@ -32,6 +32,12 @@ std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, HOST_NAME_MAX);
   return name;
+}
+
+// Whatever is no number, such as a user's own variable of this name, orders nothing.
+int slot() {
+  const char* given = std::getenv("PERSEUS_ELASTIC_SLOT");
+  return given == nullptr ? 0 : std::atoi(given);
 }
 
 std::string machine() {
@@ -138,6 +144,7 @@ int processor_share(int rank, const std::vector<AddressCard>& cards) {
 AddressCard AddressCard::of_this_process(const Settings& settings) {
   AddressCard card;
   card.host_name = perseus::host_name();
+  card.slot = perseus::slot();
   card.machine = perseus::machine();
   card.processors = Processors::of_this_process();
   card.caches = last_level_caches(card.processors);
@@ -155,6 +162,7 @@ std::string AddressCard::pack() const {
   writer.put<uint32_t>(static_cast<uint32_t>(error.code()));
   writer.put_string(error.message());
   writer.put_string(host_name);
+  writer.put<int32_t>(slot);
   writer.put_string(machine);
   writer.put(nonce);
   writer.put<uint32_t>(static_cast<uint32_t>(tcp.size()));
@@ -191,6 +199,7 @@ Result<AddressCard> AddressCard::unpack(const std::string& packed) {
   const std::string why = reader.get_string();
   if (error != 0) card.error = Status(error_code(error), why);
   card.host_name = reader.get_string();
+  card.slot = reader.get<int32_t>();
   card.machine = reader.get_string();
   card.nonce = reader.get<Nonce>();
   const auto endpoints = reader.get<uint32_t>();
@@ -248,6 +257,7 @@ Topology make_topology(int rank, const std::vector<AddressCard>& cards) {
       topology.host_names.push_back(card.host_name);
     }
     topology.host_of.push_back(static_cast<int>(host));
+    topology.slot_of.push_back(card.slot);
   }
   topology.processor_share = processor_share(rank, cards);
   return topology;

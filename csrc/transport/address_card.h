@@ -19,6 +19,7 @@ struct Settings;
 struct AddressCard {
   Status error;           // not ok if this rank cannot take part
   std::string host_name;  // the machine's, or PERSEUS_HOSTNAME, which makes hosts of one machine
+  int slot = 0;           // PERSEUS_ELASTIC_SLOT; see Topology::slot_of
   std::string machine;    // boot id and network namespace; ranks with equal ones can share memory
   Nonce nonce{};          // rank 0's identifies the job
   std::vector<Endpoint> tcp;

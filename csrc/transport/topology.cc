@@ -1,6 +1,7 @@
 #include "transport/topology.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace perseus {
 namespace {
@@ -20,8 +21,12 @@ std::string Topology::name(int of_rank) const {
 }
 
 int Topology::local_rank_of(int of_rank) const {
-  const auto begin = host_of.begin();
-  return static_cast<int>(std::count(begin, begin + of_rank, host_of[of_rank]));
+  const auto place = [this](int of) { return std::pair(slot_of.empty() ? 0 : slot_of[of], of); };
+  int before = 0;
+  for (int other = 0; other < size; ++other) {
+    before += host_of[other] == host_of[of_rank] && place(other) < place(of_rank);
+  }
+  return before;
 }
 
 int Topology::local_size() const { return ranks_on_host(*this, host_of[rank]); }

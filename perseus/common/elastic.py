@@ -21,7 +21,7 @@ from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 from perseus_core import driver_link
 from perseus_core.process import is_planned
 
-__all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
+__all__ = ["HostUpdateResult", "ObjectState", "State", "drain", "run_fn"]
 
 # The name of the operation by which ranks tell each other what they have committed.
 _COMMITS = "perseus.elastic.commits"
@@ -184,6 +184,21 @@ def _ranks() -> int:
 def _place() -> tuple[int, ...]:
     core = perseus_core
     return (core.rank(), core.size(), core.local_rank(), core.local_size(), core.cross_rank())
+
+
+def drain() -> bool:
+    """Has this rank finish its step and leave its elastic job at the next commit or check.
+
+    It returns at once, and any thread and any signal's handler may call it: a program with a
+    handler of its own for SIGTERM, or one that a cloud tells of the end of its machine. The rank's
+    slot is not used again, and the others go on. The function of `run` then raises SystemExit with
+    code 0. If the rank comes to no commit within `--elastic-timeout`, it is killed, and at once if
+    it has not come to that function yet.
+
+    Returns False if nobody lets this rank go: before `init`, in a job that is not elastic, and when
+    the whole job ends. A handler then ends the process as it does without Perseus.
+    """
+    return driver_link.drain()
 
 
 def run_fn(func: Train, reset: Callable[[], None]) -> Train:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from perseus.elastic.options import (
     ARGUMENTS,
@@ -13,67 +14,54 @@ from perseus.elastic.options import (
     elastic_timeout,
 )
 
-__all__ = ["elastic_arguments"]
+__all__ = ["ElasticArguments"]
+
+#: Each of these makes a job elastic, as in Horovod.
+_MAKE_ELASTIC = ("script", "least", "most")
+_CHOICES = {"blacklist_by": get_args(BlacklistBy), "join": get_args(Join)}
 
 
-def elastic_arguments(
-    *,
-    size: int,
-    least: int | None,
-    most: int | None,
-    script: str | None,
-    slots_per_host: int | None,
-    timeout: int | None,
-    reset_limit: int | None,
-    cooldown_range: tuple[int, int] | None,
-    blacklist_by: BlacklistBy | None,
-    join: Join | None,
-    names_hosts: Literal["hosts", "hostfile"] | None,
-    mpi: bool,
-) -> ElasticOptions | None:
-    """Returns what the arguments of `run` ask for, or None for a job that is not elastic.
+@dataclass(frozen=True)
+class ElasticArguments:
+    """What `run` was given; None for what it was not. The names are those of ElasticOptions."""
 
-    A job is elastic if a discovery script, or the least or most ranks are given, as in Horovod.
-    Raises ValueError for what does not go together.
-    """
-    for name, value, choices in (
-        ("blacklist_by", blacklist_by, get_args(BlacklistBy)),
-        ("join", join, get_args(Join)),
-    ):
-        if value is not None and value not in choices:
-            first, second = map(repr, choices)
-            raise ValueError(f"{name} is {value!r}; it must be {first} or {second}")
-    if script is None and least is None and most is None:
-        for name, given in (
-            (ARGUMENTS["slots_per_host"], slots_per_host),
-            (ARGUMENTS["timeout"], timeout),
-            (ARGUMENTS["reset_limit"], reset_limit),
-            (ARGUMENTS["cooldown_range"], cooldown_range),
-            ("blacklist_by", blacklist_by),
-            ("join", join),
-        ):
-            if given is not None:
+    least: int | None = None
+    most: int | None = None
+    script: str | None = None
+    slots_per_host: int | None = None
+    timeout: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: tuple[int, int] | None = None
+    blacklist_by: BlacklistBy | None = None
+    join: Join | None = None
+
+    def options(
+        self, *, size: int, names_hosts: Literal["hosts", "hostfile"] | None, mpi: bool
+    ) -> ElasticOptions | None:
+        """Returns what the arguments ask for, or None for a job that is not elastic.
+
+        Raises ValueError for what does not go together.
+        """
+        given: dict[str, Any] = {k: value for k, value in vars(self).items() if value is not None}
+        for name, choices in _CHOICES.items():
+            if name in given and given[name] not in choices:
+                first, second = map(repr, choices)
+                raise ValueError(f"{name} is {given[name]!r}; it must be {first} or {second}")
+        if given.keys().isdisjoint(_MAKE_ELASTIC):
+            for name, value in given.items():
                 raise ValueError(
-                    f"{name} is {given}; it must be left out unless "
+                    f"{ARGUMENTS.get(name, name)} is {value}; it must be left out unless "
                     "host_discovery_script, min_num_proc or max_num_proc is given"
                 )
-        return None
-    options = ElasticOptions(
-        least=least or size,
-        most=most,
-        script=script,
-        slots_per_host=slots_per_host,
-        timeout=elastic_timeout(timeout),
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-        blacklist_by=blacklist_by or "host",
-        join=join or "background",
-    )
-    check(
-        options,
-        size=size,
-        names_hosts=names_hosts if script is not None else None,
-        mpi=mpi,
-        names=ARGUMENTS,
-    )
-    return options
+            return None
+        options = ElasticOptions(
+            **{"least": size, **given, "timeout": elastic_timeout(self.timeout)}
+        )
+        check(
+            options,
+            size=size,
+            names_hosts=names_hosts if self.script is not None else None,
+            mpi=mpi,
+            names=ARGUMENTS,
+        )
+        return options

@@ -22,7 +22,7 @@ from perseus.elastic.host_table import Change, HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.owner import NextWorld, Owner
 from perseus.elastic.roll_call import RollCall
-from perseus.elastic.workers import Place, State, Worker, Workers, rank_order
+from perseus.elastic.workers import Place, State, Worker, Workers, rank_order, worker_places
 from perseus.run.hosts import Host, Slot, slots_on
 
 __all__ = ["NEVER", "RESET_LIMIT", "Driver", "NextWorld", "Owner"]
@@ -63,6 +63,7 @@ class Driver:
         self._roll_call = RollCall(patience, clock, owner.ask)
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
+        self._have_functions = False  # whether a worker has begun one, so that all are to
         self._starts_none = False  # since the job is drained as a whole
         self._announced: set[int] = set()  # the workers of whom the members were told
 
@@ -83,6 +84,7 @@ class Driver:
             "resets": self._forming.resets,
             "change": self.change,
             "has_finished": self._has_finished,
+            "have_functions": self._have_functions,
             "starts_none": self._starts_none,
             "announced": sorted(self._announced),
             "table": self.table.saved(),
@@ -111,6 +113,9 @@ class Driver:
         self.change = max([saved["change"], *(report.change for report in reports.values())])
         self._has_finished = saved["has_finished"] or any(
             worker.state is State.FINISHED for worker in self.workers
+        )
+        self._have_functions = saved["have_functions"] or any(
+            worker.is_in_function or worker.state is State.FINISHED for worker in self.workers
         )
         self._starts_none = saved["starts_none"]
         self._announced = set(saved["announced"])
@@ -144,6 +149,7 @@ class Driver:
     def began_function(self, number: int) -> None:
         """A worker has entered its training function."""
         self.workers[number].is_in_function = True
+        self._have_functions = True
 
     def finished(self, number: int) -> None:
         """A worker's training function has returned."""
@@ -167,13 +173,12 @@ class Driver:
         worker.state = State.GONE
         if self.is_over:
             return
-        if how is None and worker.is_in_function:
-            how = "exited with code 0 before its training function had returned"
+        too_early = None if how or before is State.FINISHED else self._exits_too_early(worker)
         if not worker.is_leaving:
-            if how is not None:
-                self._failed(worker)
+            if how or too_early:
+                self._failed(worker, too_early)
             else:
-                self._has_finished = True  # a program without such a function
+                self._has_finished = True
         self._forming.note_ended()
         self._update()
 
@@ -216,7 +221,7 @@ class Driver:
         """Returns the ranks of the next world, by worker, if all come that are to stay."""
         hosts = [host.name for host in self.table.usable]
         ordered = rank_order(self.workers.staying(), hosts)
-        slots = slots_on([worker.place[0] for worker in ordered])
+        slots = slots_on(*worker_places(ordered))
         return {worker.number: slot for worker, slot in zip(ordered, slots, strict=True)}
 
     def next_deadline(self) -> float:
@@ -241,13 +246,12 @@ class Driver:
             )
             self._kill(worker, "it is drained, and has not left")
         for worker in self._roll_call.silent_workers():
-            if worker.is_told_to_end:
-                continue
-            worker.is_told_to_end = True
+            why = "it is to leave" if worker.is_leaving else "the others wait for it"
             self._owner.say(
-                f"worker {worker.number} on host {worker.place[0]} says nothing while the others "
-                "wait for it; killing it"
+                f"worker {worker.number} on host {worker.place[0]} says nothing while {why}; "
+                "killing it"
             )
+            worker.is_told_to_end = worker.is_killed = True  # and has failed, if it was to stay
             self._owner.kill(worker, "it says nothing")
         if now >= self._forming.deadline:
             self._forming.time_out()
@@ -267,10 +271,16 @@ class Driver:
         self._call_the_roll()
 
     def _call_the_roll(self) -> None:
-        """Looks after the members whom others wait for, and who may be stopped."""
-        are_awaited = self._has_finished or self._forming.is_under_way
-        members = (w for w in self.workers.alive() if w.state is State.MEMBER)
-        self._roll_call.await_workers(members if are_awaited and not self.is_over else ())
+        """Looks after those who may be stopped: members whom others wait for, and who leave."""
+        states = [State.MEMBER] if self._has_finished or self._forming.is_under_way else []
+        leaving = (State.MEMBER, State.WAITING)
+        self._roll_call.await_workers(
+            worker
+            for worker in self.workers.alive()
+            if worker.state in (leaving if worker.is_leaving else states)
+            and not worker.is_killed
+            and not self.is_over
+        )
 
     def _finish(self) -> None:
         """Ends the job when no member of the last world trains any more.
@@ -288,8 +298,21 @@ class Driver:
         if not any(w.state in still_run for w in self.workers):
             self._end(None)
 
-    def _failed(self, worker: Worker) -> None:
-        """Keeps out the slot or the host of a worker that has failed."""
+    def _exits_too_early(self, worker: Worker) -> str | None:
+        """Returns how a worker has failed that has exited with code 0; None if it has not."""
+        if worker.is_in_function:
+            return "exited with code 0 before its training function had returned"
+        # Otherwise, it may be a program without such a function.
+        if self._have_functions and not self._has_finished:
+            return "exited with code 0 before its training function had begun"
+        return None
+
+    def _failed(self, worker: Worker, how: str | None = None) -> None:
+        """Keeps out the slot or the host of a worker that has failed.
+
+        Args:
+          how: if the user has not been told yet.
+        """
         host, slot = worker.place
         if self._options.blacklist_by == "slot":
             seconds = self.table.fail_slot(host, slot)
@@ -300,7 +323,8 @@ class Driver:
             seconds = self.table.blacklist(host)
             what = f"host {host}"
         until = "for the rest of the job" if seconds == NEVER else f"for {seconds:.0f} s"
-        self._owner.say(f"{what} is not used {until}, since worker {worker.number} has failed")
+        why = f"has failed: it {how}" if how else "has failed"
+        self._owner.say(f"{what} is not used {until}, since worker {worker.number} {why}")
 
     def _drain(self, workers: Sequence[Worker], what: str) -> list[Worker]:
         """Lets workers go at the end of their step; returns those that have not been already."""
@@ -383,7 +407,7 @@ class Driver:
     def _kill(self, worker: Worker, why: str) -> None:
         worker.is_leaving = True
         if not worker.is_told_to_end:
-            worker.is_told_to_end = True
+            worker.is_told_to_end = worker.is_killed = True
             self._owner.kill(worker, why)
 
     def _refuse(self, worker: Worker, why: str) -> None:

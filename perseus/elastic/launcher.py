@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import selectors
@@ -19,7 +20,7 @@ from perseus.elastic.job_record import JobRecord
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.outliving import Outliving
 from perseus.elastic.torch_places import TorchPlaces
-from perseus.elastic.workers import State, Worker
+from perseus.elastic.workers import State, Worker, worker_places
 from perseus.run import agent_protocol as protocol
 from perseus.run.environment import peer_timeout, rank_environment
 from perseus.run.failures import Failures, how_it_ended, name_ranks
@@ -37,6 +38,8 @@ __all__ = ["ElasticLauncher"]
 _SECONDS_TO_LEAVE = 30.0
 # An agent may be silent for so long, if PERSEUS_PEER_TIMEOUT is less: it is a Python program.
 _LEAST_SILENCE = 10.0
+# So long after the driver should have killed drained ranks, their agent does it that has asked.
+_SECONDS_UNTIL_AGENTS_KILL = 10.0
 
 
 class ElasticLauncher(Launcher):
@@ -176,6 +179,10 @@ class ElasticLauncher(Launcher):
             why = frame.payload.decode(errors="replace")
             self._failures.lost([frame.rank], f"worker {frame.rank} on host {host.host}: {why}")
             self._driver.ended(frame.rank, why)
+        elif frame.kind == protocol.DRAIN:
+            with contextlib.suppress(ValueError):  # the job is about to end
+                self._messages.say(f"the agent on host {host.host} got SIGTERM")
+                self._driver.drain(host.host)
         else:
             super()._handle(host, frame)
 
@@ -283,6 +290,7 @@ class ElasticLauncher(Launcher):
         """Has an agent start workers, given what their ranks will be if nothing comes between."""
         description = self._job.description_for(host, list(slots.values()))
         description["has_driver"] = True
+        description["seconds_to_drain"] = self._options.timeout + _SECONDS_UNTIL_AGENTS_KILL
         description["outlives"] = self._outliving.new_agent(host, list(slots))
         self._save()
         description["local_size"] = max(slot.local_size for slot in slots.values())
@@ -293,11 +301,15 @@ class ElasticLauncher(Launcher):
                 self._options.drain_signal.name
             )
         description["ranks"] = [
-            {"rank": number, "environment": rank_environment(slot)}
+            {"rank": number, "environment": self._environment(number, slot)}
             for number, slot in slots.items()
         ]
         connection = self._start_on_host(host, list(slots), description)
         self._silent_until[connection] = time.monotonic() + self._job.start_timeout
+
+    def _environment(self, number: int, slot: Slot) -> dict[str, str]:
+        number_on_host = self._driver.workers[number].place[1]
+        return rank_environment(slot) | {"PERSEUS_ELASTIC_SLOT": str(number_on_host)}
 
     def kill(self, worker: Worker, why: str) -> None:
         self._is_changed = True
@@ -307,8 +319,8 @@ class ElasticLauncher(Launcher):
     def enter(self, worker: Worker, world: NextWorld) -> None:
         self._is_changed = True
         if world.meeting != self._entered[0]:
-            hosts = [self._driver.workers[number].place[0] for number in world.workers]
-            self._entered = world.meeting, self._torch_places.variables(hosts)
+            places = worker_places([self._driver.workers[number] for number in world.workers])
+            self._entered = world.meeting, self._torch_places.variables(*places)
         environment = self._entered[1][world.workers.index(worker.number)]
         assert self._job.rendezvous
         meets_at = self._job.rendezvous.seen_from(worker.place[0])

@@ -28,8 +28,11 @@ class TorchPlaces:
         self._remote_shell = remote_shell
         self._address_of: dict[str, str] = {}  # hosts other than this one
 
-    def variables(self, hosts: Sequence[str]) -> list[dict[str, str]]:
-        """Returns the variables of each rank of a new world, given their hosts."""
+    def variables(self, hosts: Sequence[str], numbers: Sequence[int]) -> list[dict[str, str]]:
+        """Returns the variables of each rank of a new world, given their hosts.
+
+        `numbers` are those of their slots there.
+        """
         first = hosts[0]
         here = is_local(first)
         master = Master({}, here=here, several_hosts=len(set(hosts)) > 1)
@@ -38,5 +41,5 @@ class TorchPlaces:
         return [
             torch_environment(slot.rank, slot.size, slot.local_rank, slot.local_size)
             | master.environment(self._addresses[slot.host] if here else self._address_of[first])
-            for slot in slots_on(hosts)
+            for slot in slots_on(hosts, numbers)
         ]

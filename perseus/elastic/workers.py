@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Place", "State", "Worker", "Workers", "rank_order"]
+__all__ = ["Place", "State", "Worker", "Workers", "rank_order", "worker_places"]
 
 #: A host, and the number of one of its slots.
 Place = tuple[str, int]
@@ -31,6 +31,7 @@ class Worker:
     commits: int = 0  # that its state had seen when it last asked for a world
     is_leaving: bool = False  # whether the job has no place for it any more
     is_told_to_end: bool = False  # whether it has been killed, or refused a world
+    is_killed: bool = False
     leave_by: float | None = None  # when it is killed, if it is drained and has not left
 
     @property
@@ -110,3 +111,8 @@ def rank_order(workers: Iterable[Worker], hosts: Sequence[str]) -> list[Worker]:
     for index, worker in enumerate(ordered):
         first_of_host.setdefault(worker.place[0], index)
     return sorted(ordered, key=lambda worker: (first_of_host[worker.place[0]], seniority(worker)))
+
+
+def worker_places(ordered: Sequence[Worker]) -> tuple[list[str], list[int]]:
+    """Returns the hosts of workers in the order of their ranks, and the numbers of their slots."""
+    return [worker.place[0] for worker in ordered], [worker.place[1] for worker in ordered]

@@ -8,6 +8,7 @@ import keras
 
 from perseus._keras import elastic as _impl
 from perseus._keras.binding import Functions, bound_class
+from perseus.common.elastic import drain
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.keras.backend import backend
 
@@ -17,6 +18,7 @@ __all__ = [
     "KerasState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
+    "drain",
     "run",
 ]
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run import agent_protocol as protocol
     from perseus.run import guardian, processes
     from perseus.run.call_back import call_back
+    from perseus.run.drain_request import DrainRequest
     from perseus.run.launcher_stream import END, LauncherStream
     from perseus.run.rank_input import RankInput
     from perseus.run.rank_process import IGNORED, Rank, threads_of_a_rank
@@ -42,6 +43,7 @@ else:  # run by its path: what is beside this file needs no package either
     import guardian
     import processes
     from call_back import call_back
+    from drain_request import DrainRequest
     from launcher_stream import END, LauncherStream
     from rank_input import RankInput
     from rank_process import IGNORED, Rank, threads_of_a_rank
@@ -63,6 +65,7 @@ class Agent:
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
         self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
         self._has_killed = False
+        self._drain_request = DrainRequest(self._job.get("seconds_to_drain"))
         self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
         self._holds = False  # whether to leave the ranks' output in their pipes
         self._outlives: WithoutLauncher | None = None  # if this agent may outlive its launcher
@@ -74,7 +77,7 @@ class Agent:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._terminate())
+        signal.signal(signal.SIGTERM, lambda *_: self._take_sigterm())
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
@@ -92,6 +95,7 @@ class Agent:
         while self._has_work():
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
+            self._ask_to_drain()  # before it says that ranks have ended, on the same SIGTERM
             self._reap()
             if self._outlives:
                 self._let_go_of_waiting(self._outlives)
@@ -329,6 +333,18 @@ class Agent:
                 self._input.close()
             self._send(protocol.EXIT, rank.rank, str(rank.process.returncode).encode())
 
+    def _take_sigterm(self) -> None:
+        is_alone = self._outlives is not None and self._outlives.is_alone  # so nobody drains it
+        if is_alone or not self._drain_request.take_sigterm():
+            self._terminate()
+
+    def _ask_to_drain(self) -> None:
+        if self._drain_request.must_be_passed_on():
+            self._send(protocol.DRAIN, self._job["ranks"][0]["rank"], b"")
+        deadline = self._drain_request.deadline()
+        if deadline is not None and time.monotonic() >= deadline:
+            self._terminate()
+
     def _terminate(self) -> None:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._job["grace"]
@@ -355,7 +371,11 @@ class Agent:
             processes.kill(child, number)
 
     def _seconds_left(self) -> float | None:
-        moments = [] if self._kill_at is None else [self._kill_at]
+        if self._kill_at is not None:
+            moments = [self._kill_at]
+        else:
+            deadline = self._drain_request.deadline()
+            moments = [] if deadline is None else [deadline]
         if self._outlives and (moment := self._outlives.next_deadline()) != NEVER:
             moments.append(moment)
         return max(0.0, min(moments) - time.monotonic()) if moments else None

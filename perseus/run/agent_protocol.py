@@ -4,7 +4,8 @@ The launcher sends one job (a length, JSON, and the bytes that each rank is to r
 if any), and later commands: KILL with a rank; HOLD, and GO_ON, if output comes faster than it is
 read; SIGNAL with a signal for all ranks; INPUT with bytes for the stdin of rank 0; TELL with a rank
 of an elastic job and a message of the driver's for it; ASK, which the agent answers with HERE;
-TERMINATE, or KILL_ALL. The agent sends MAGIC, and then frames: a kind, a rank and a payload. If it
+TERMINATE, or KILL_ALL. The agent sends MAGIC, and then frames: a kind, a rank and a payload. With
+DRAIN it asks that the ranks of its host leave an elastic job. If it
 has outlived another launcher (without_launcher.py), the first frame is a REPORT.
 
 An agent imports this; it needs only the standard library.
@@ -16,7 +17,7 @@ import struct
 
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
-STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS, INPUT_TAKEN, HERE, TO_DRIVER, REPORT = range(10)
+STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS, INPUT_TAKEN, HERE, TO_DRIVER, REPORT, DRAIN = range(11)
 TERMINATE, KILL, KILL_ALL, HOLD, GO_ON, SIGNAL, INPUT = b"T", b"K", b"A", b"H", b"G", b"S", b"I"
 ASK, TELL = b"?", b"D"
 RANK = struct.Struct("!I")  # follows KILL

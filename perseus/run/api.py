@@ -104,7 +104,7 @@ def run(
     rank; if its function raised an exception, that is the cause of the error (`__cause__`). Ctrl-C
     ends the ranks and raises KeyboardInterrupt.
     """
-    from perseus.elastic.arguments import elastic_arguments
+    from perseus.elastic.arguments import ElasticArguments
 
     if hosts and hostfile:
         raise ValueError("hosts and hostfile exclude each other")
@@ -149,8 +149,7 @@ def run(
         mpi=bool(use_mpi),
         mpi_args=mpi_args or "",
     )
-    elastic = elastic_arguments(
-        size=num_proc,
+    elastic = ElasticArguments(
         least=min_num_proc,
         most=max_num_proc,
         script=host_discovery_script,
@@ -160,6 +159,8 @@ def run(
         cooldown_range=cooldown_range,
         blacklist_by=blacklist_by,
         join=join,
+    ).options(
+        size=num_proc,
         names_hosts="hosts" if hosts is not None else "hostfile" if hostfile is not None else None,
         mpi=request.mpi,
     )

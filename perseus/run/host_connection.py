@@ -211,7 +211,7 @@ class AgentConnection:
         if kind in protocol.OF_RANKS and rank not in self.ranks:
             return f"spoke of rank {rank}, which it does not have"
         if (
-            kind > protocol.REPORT
+            kind > protocol.DRAIN
             or (kind == protocol.EXIT and not _is_status(payload))
             or (kind == protocol.INPUT_TAKEN and len(payload) != protocol.COUNT.size)
         ):

@@ -80,14 +80,18 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
     return slots_on(list(islice(every_host, size)))
 
 
-def slots_on(hosts: Sequence[str]) -> list[Slot]:
-    """Returns the place of each rank, given the host of each."""
+def slots_on(hosts: Sequence[str], numbers: Sequence[int] = ()) -> list[Slot]:
+    """Returns the place of each rank, given the host of each.
+
+    Args:
+      numbers: order the ranks of a host among themselves, by rank; by default, their ranks do.
+    """
     local_sizes = Counter(hosts)
     on_host: Counter[str] = Counter()
-    local_ranks = []
-    for host in hosts:
-        local_ranks.append(on_host[host])
-        on_host[host] += 1
+    local_ranks = [0] * len(hosts)
+    for rank in sorted(range(len(hosts)), key=lambda rank: numbers[rank] if numbers else rank):
+        local_ranks[rank] = on_host[hosts[rank]]
+        on_host[hosts[rank]] += 1
     cross_sizes = Counter(local_ranks)
     seen: Counter[int] = Counter()
     slots = []

@@ -22,11 +22,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import faults
+import lab
 import leftovers
 from faults import WELL, Expected, Job, Place, lost, short_or_well
 
@@ -38,13 +39,9 @@ RAISED = re.compile(r"Traceback \(most recent call last\)|MemoryError|OSError")
 CRASHED = re.compile(r"\[\d+\]<stderr>:(terminate called|Fatal Python error)")
 #: Signals with which faults, and the launcher, end ranks.
 KILLS = ("SIGKILL", "SIGTERM")
-#: Signals that may end a campaign.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: A job without a fault takes a tenth of this.
 LONGEST = 90
 HOSTS = 4
-#: Bytes of the campaign's own /dev/shm.
-SHM = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -209,13 +206,13 @@ def _start(run: Run, mark: str, lot: dict[str, object]) -> subprocess.Popen[str]
         launcher += ["--min-np", "1"]
     if run.hosts > 1:
         places = ",".join(f"10.86.0.{host + 1}:1" for host in range(run.hosts))
-        launcher = [str(faults.NETLAB), "at", "0", *launcher, "-H", places]
+        launcher = [str(lab.NETLAB), "at", "0", *launcher, "-H", places]
     if run.story.shm is not None:
-        launcher = _with_own_shm(run.story.shm, launcher)
+        launcher = lab.with_own_shm(run.story.shm, launcher)
     environment = {
         **os.environ,
         leftovers.MARK: mark,
-        "PERSEUSRUN_RSH": f"{faults.NETLAB} rsh",
+        "PERSEUSRUN_RSH": f"{lab.NETLAB} rsh",
         "CHAOS_LOT": json.dumps(lot),
         "PERSEUS_PEER_TIMEOUT": str(faults.PEER_TIMEOUT),
         "PERSEUS_START_TIMEOUT": str(faults.START_TIMEOUT),
@@ -229,11 +226,6 @@ def _start(run: Run, mark: str, lot: dict[str, object]) -> subprocess.Popen[str]
         text=True,
         start_new_session=True,
     )
-
-
-def _with_own_shm(size: int, command: list[str]) -> list[str]:
-    mount = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
-    return ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
 
 
 class Watched:
@@ -393,40 +385,6 @@ class Watched:
         return True
 
 
-def _lab() -> str:
-    """Returns the lab's name, which no other campaign has: this process keeps its number when it
-    executes itself again. Link names are made from it, and may have 15 characters; the letter at
-    the end separates the campaign's number from the host's."""
-    return f"c{os.getpid()}h"
-
-
-def _end_orderly() -> None:
-    """Lets signals end the campaign by an exception, so that its lab is taken down."""
-
-    def end(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, end)
-
-
-def _put_up() -> None:
-    """Makes the hosts, hidden from others: a program that lists all namespaces would fail on those
-    that are mounted for this campaign only."""
-    namespaces = Path("/run/netns")
-    namespaces.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(namespaces)], check=True)
-    for command in (["down"], ["up", str(HOSTS)]):
-        subprocess.run([str(faults.NETLAB), *command], check=True)
-
-
-def _take_down() -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    subprocess.run([str(faults.NETLAB), "down"], check=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=int, default=500)
@@ -435,17 +393,11 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="K", help="run K alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcome of each run")
     args = parser.parse_args()
-    as_root = os.geteuid() == 0
-    if as_root and os.environ.get("NETLAB") != _lab():
-        os.environ["NETLAB"] = _lab()
-        again = _with_own_shm(SHM, [sys.executable, *sys.orig_argv[1:]])
-        os.execvp(again[0], again)
-    _end_orderly()
+    as_root = lab.enter()
+    lab.end_orderly()
     numbers = range(args.first, args.runs) if args.only is None else [args.only]
     runs = []
-    try:
-        if as_root:
-            _put_up()
+    with lab.hosts(HOSTS) if as_root else nullcontext():
         for number in numbers:
             run = drawn(number, args.seed, as_root)
             carry_out(run)
@@ -453,9 +405,6 @@ def main() -> int:
             print(f"{run.text():75} {run.seconds:5.1f} s  {run.outcome}", flush=True)
             for problem in run.problems:
                 print(f"    {problem}", flush=True)
-    finally:
-        if as_root:
-            _take_down()
     bad = [run for run in runs if run.problems]
     by_story = collections.Counter(run.story.name for run in runs)
     for name, count in sorted(by_story.items()):

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
+import lab
+
 #: Holds the ports that the system would give out.
 HOLDER = """
 import socket, time
@@ -164,7 +165,7 @@ def take_all_ports(job: Job) -> Expected:
     path = "net.ipv4.ip_local_port_range"
     _at(host, "sysctl", "-qw", f"{path}=61000 61001")
     holder = subprocess.Popen(
-        ["ip", "netns", "exec", f"{os.environ['NETLAB']}{host}", sys.executable, "-c", HOLDER]
+        ["ip", "netns", "exec", lab.name_of(host), sys.executable, "-c", HOLDER]
     )
 
     def undo() -> None:
@@ -178,8 +179,8 @@ def take_all_ports(job: Job) -> Expected:
 
 def cut_a_host_off(job: Job) -> Expected:
     host = job.random.randrange(job.hosts)
-    _netlab("unplug", host)
-    job.undo.append(lambda: _netlab("plug", host))
+    lab.netlab("unplug", host)
+    job.undo.append(lambda: lab.netlab("plug", host))
     # To those on the host, the others are lost.
     return Expected(well=False, error=frozenset(job.all_ranks), within=SILENCE_ENDS)
 
@@ -188,17 +189,17 @@ def cut_a_host_off_and_go_on(job: Job) -> Expected:
     """The ranks that reach the launcher's host, 0, go on. That host is not cut off: output of ranks
     elsewhere would still reach the launcher, because it does not go over the network here."""
     host = job.random.randrange(1, job.hosts)
-    _netlab("unplug", host)
-    job.undo.append(lambda: _netlab("plug", host))
+    lab.netlab("unplug", host)
+    job.undo.append(lambda: lab.netlab("plug", host))
     cut_off = [place.rank for place in job.ranks if place.host == host]
     return lost(*cut_off, within=SILENCE_ENDS)
 
 
 def cut_a_host_off_for_a_moment(job: Job) -> Expected:
     host = job.random.randrange(job.hosts)
-    _netlab("unplug", host)
+    lab.netlab("unplug", host)
     time.sleep(job.random.uniform(0.05, 0.45 * PEER_TIMEOUT))
-    _netlab("plug", host)
+    lab.netlab("plug", host)
     return WELL
 
 
@@ -219,10 +220,6 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _netlab(*arguments: object) -> None:
-    subprocess.run([str(NETLAB), *map(str, arguments)], check=True)
-
-
 def _at(host: int, *command: str) -> None:
-    name = f"{os.environ['NETLAB']}{host}"
-    subprocess.run(["ip", "netns", "exec", name, *command], check=False, capture_output=True)
+    command = ("ip", "netns", "exec", lab.name_of(host), *command)
+    subprocess.run(command, check=False, capture_output=True)

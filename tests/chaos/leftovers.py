@@ -35,12 +35,12 @@ def _of_other_jobs(sockets: Collection[str]) -> set[str]:
     return others.intersection(sockets)
 
 
-def found(mark: str, before: set[str]) -> list[str]:
+def found(mark: str, before: set[str], seconds: float = 5) -> list[str]:
     """Returns what a run has left that was not there before it: processes, and things.
 
-    It waits some seconds for them to go, and ends processes that stay.
+    It waits so many seconds for them to go, and ends processes that stay.
     """
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + seconds
     while processes := _processes_marked(mark):
         if time.monotonic() > deadline:
             break

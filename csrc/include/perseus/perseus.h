@@ -194,7 +194,8 @@ PERSEUS_API int32_t perseus_is_initialized(void);
 PERSEUS_API int32_t perseus_rank(void);
 /** Returns the number of ranks in the world; -1 when not initialised. */
 PERSEUS_API int32_t perseus_size(void);
-/** Returns the rank among the ranks of this host; -1 when not initialised. */
+/** Returns the rank among the ranks of this host, in the order of their ranks, or of their slots in
+ *  an elastic job; -1 when not initialised. */
 PERSEUS_API int32_t perseus_local_rank(void);
 /** Returns the number of ranks on this host; -1 when not initialised. */
 PERSEUS_API int32_t perseus_local_size(void);

@@ -25,7 +25,7 @@ from typing import Any, cast
 import mxnet as mx
 import numpy as np
 
-from perseus.common.elastic import Train, run_fn
+from perseus.common.elastic import Train, drain, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.handled_state import SAMPLERS, HandledState, Registry, StateHandler
 from perseus.common.process_sets import carried_over
@@ -33,7 +33,7 @@ from perseus.mxnet.engine import NDArray
 from perseus.mxnet.horovod.functions import broadcast_object, broadcast_parameters
 from perseus.mxnet.horovod.mpi_ops import broadcast_, init, rank, shutdown
 
-__all__ = ["ElasticSampler", "MXNetState", "run"]
+__all__ = ["ElasticSampler", "MXNetState", "drain", "run"]
 
 
 def run(func: Train) -> Train:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from perseus._keras.backend import backend_named
 from perseus._keras.elastic import KerasState
-from perseus.common.elastic import Train, run_fn
+from perseus.common.elastic import Train, drain, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.handled_state import SAMPLERS, HandledState
@@ -24,7 +24,7 @@ from perseus.tensorflow.horovod.functions import (
 )
 from perseus.tensorflow.horovod.mpi_ops import init, shutdown
 
-__all__ = ["ElasticSampler", "TensorFlowKerasState", "TensorFlowState", "run"]
+__all__ = ["ElasticSampler", "TensorFlowKerasState", "TensorFlowState", "drain", "run"]
 
 
 def run(func: Train) -> Train:

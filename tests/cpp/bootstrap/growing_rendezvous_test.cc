@@ -90,5 +90,19 @@ TEST_F(GrowingRendezvous, ARankThatMissedAMeetingComesToTheNext) {
   expect_meeting({0, 1, 2}, 2);
 }
 
+// The others ask the launcher for another meeting, and wait for it there.
+TEST_F(GrowingRendezvous, ARankThatComesLateToAFailedMeetingIsToldSoAtOnce) {
+  for (const char* host : {"a", "a", "a"}) server_->add_rank(host);
+  meet({0, 1, 2}, 1, {2});
+  const auto began = std::chrono::steady_clock::now();
+  const Status late = meet({0, 1, 2}, 1, {0, 1})[2];
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(250));
+  EXPECT_EQ(late.code(), StatusCode::kAborted);
+  EXPECT_NE(late.message().find("the others have left this meeting: the 3 ranks did not all meet"),
+            std::string::npos)
+      << late.message();
+  expect_meeting({0, 1, 2}, 2);
+}
+
 }  // namespace
 }  // namespace perseus

@@ -331,6 +331,25 @@ TEST(TopologyTest, CrossRanksCountOnlyHostsThatHaveTheLocalRank) {
   EXPECT_FALSE(topology.is_homogeneous());
 }
 
+TEST(TopologyTest, LocalRanksFollowTheSlotsThatTheLauncherHasGiven) {
+  std::vector<AddressCard> cards(4);
+  const std::vector<std::string> hosts{"a", "a", "b", "a"};
+  const std::vector<int> slots{1, 0, 5, 3};
+  for (size_t i = 0; i < cards.size(); ++i) {
+    cards[i].host_name = hosts[i];
+    cards[i].slot = slots[i];
+  }
+  std::vector<int> local_ranks;
+  std::vector<int> cross_ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    const Topology topology = make_topology(rank, cards);
+    local_ranks.push_back(topology.local_rank());
+    cross_ranks.push_back(topology.cross_rank());
+  }
+  EXPECT_EQ(local_ranks, (std::vector<int>{1, 0, 0, 2}));
+  EXPECT_EQ(cross_ranks, (std::vector<int>{0, 0, 1, 0}));
+}
+
 TEST(TopologyTest, OneNameOnTwoMachinesIsTwoHosts) {
   std::vector<AddressCard> cards(2);
   cards[0].host_name = cards[1].host_name = "node";

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,14 +16,14 @@ import pytest
 from netlab import NETLAB
 
 PORT = 2222
-NAMES = ("a", "b")  # of hosts 0 and 1, in a configuration that only our ssh reads
+NAMES = ("a", "b")  # of the first hosts, in a configuration that only our ssh reads
 # Debian's sshd needs this folder for privilege separation.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
 @dataclass
 class SshHosts:
-    """Hosts a and b. The launcher runs on a, and reaches both by ssh."""
+    """Hosts by name. The launcher runs on the first, and reaches all by ssh."""
 
     folder: Path
     environment: Mapping[str, str] = field(init=False)
@@ -77,15 +77,20 @@ class SshHosts:
 
 
 @contextlib.contextmanager
-def serve_ssh(folder: Path) -> Iterator[SshHosts]:
-    """Skips the test where sshd is missing."""
+def serve_ssh(folder: Path, names: Sequence[str] = NAMES, **more: int | str) -> Iterator[SshHosts]:
+    """Skips the test where sshd is missing.
+
+    Args:
+      names: of the first hosts.
+      more: settings of sshd.
+    """
     sshd = shutil.which("sshd", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
     if sshd is None:
         pytest.skip("the program sshd (package openssh-server) is missing")
     for key in ("key", "wrong_key", "key_of_hosts"):
         generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
         subprocess.run(generate, check=True)
-    hosts = "".join(f"Host {name}\n  HostName 10.86.0.{i + 1}\n" for i, name in enumerate(NAMES))
+    hosts = "".join(f"Host {name}\n  HostName 10.86.0.{i + 1}\n" for i, name in enumerate(names))
     known = f"Host *\n  UserKnownHostsFile {folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
     (folder / "ssh_config").write_text(hosts + known)
     settings = {
@@ -96,6 +101,7 @@ def serve_ssh(folder: Path) -> Iterator[SshHosts]:
         "Port": PORT,
         "StrictModes": "no",  # the folder may lie in one that others may write to, such as /tmp
         "UsePAM": "no",
+        **more,
     }
     config = folder / "sshd_config"
     config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
@@ -103,7 +109,7 @@ def serve_ssh(folder: Path) -> Iterator[SshHosts]:
     PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
     try:
         with contextlib.ExitStack() as servers:
-            for i in range(len(NAMES)):
+            for i in range(len(names)):
                 servers.enter_context(_server(sshd, config, i))
             yield SshHosts(folder)
     finally:

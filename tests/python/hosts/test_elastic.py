@@ -141,17 +141,35 @@ def test_a_host_whose_processes_are_all_killed_is_left_out(job: Job) -> None:
     assert job.ends_well().count("well 1") == 1
 
 
+def test_a_host_that_is_preempted_is_drained(job: Job) -> None:
+    job.start("a:1,b:2", "-np", "3", "--min-np", "1")
+    job.waits_for("world 0 3 a", "world 1 3 b", "world 2 3 b")
+    for process, command in processes_on_host(1):
+        if not command.startswith(b"sshd"):
+            os.kill(process, signal.SIGTERM)
+    said = job.waits_for("world 0 1 a")
+    assert "perseusrun: the agent on host b got SIGTERM" in said
+    assert "go on" not in said and "since worker" not in said  # nothing has failed
+    assert job.ends_well().count("well 1") == 1
+
+
 def kill_all_on_host(host: int) -> None:
     """Kills all processes of a host, as if its power were cut, but for the ssh server."""
+    for process, command in processes_on_host(host):
+        if b"[listener]" not in command:
+            os.kill(process, signal.SIGKILL)
+
+
+def processes_on_host(host: int) -> list[tuple[int, bytes]]:
+    """Returns the number of each process, and its command."""
     listed = subprocess.run(
         ["ip", "netns", "pids", f"{os.environ.get('NETLAB', 'perseus')}{host}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    for process in map(int, listed.stdout.split()):
-        if b"[listener]" not in Path(f"/proc/{process}/cmdline").read_bytes():
-            os.kill(process, signal.SIGKILL)
+    processes = map(int, listed.stdout.split())
+    return [(each, Path(f"/proc/{each}/cmdline").read_bytes()) for each in processes]
 
 
 def test_a_host_that_is_cut_off_is_left_out(job: Job) -> None:

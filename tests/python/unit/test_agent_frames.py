@@ -33,6 +33,7 @@ def read(kind: int, rank: int, payload: bytes) -> tuple[int, str]:
         (protocol.ERROR, 2, b"\xff"),
         (protocol.INPUT_TAKEN, 0, b"\0\0\0\1"),
         (protocol.HERE, 0, b""),
+        (protocol.DRAIN, 1, b""),
         (protocol.REPORT, 0, b"{}"),
     ],
 )
@@ -54,7 +55,7 @@ def test_an_agent_speaks_of_its_own_ranks_only(kind: int, rank: int) -> None:
         (protocol.EXIT, 1, "²".encode()),
         (protocol.EXIT, 1, b"9" * 100_000),
         (protocol.INPUT_TAKEN, 0, b"\1"),
-        (protocol.REPORT + 1, 1, b""),
+        (protocol.DRAIN + 1, 1, b""),
     ],
 )
 def test_an_agent_that_sends_nonsense_is_given_up(kind: int, rank: int, payload: bytes) -> None:

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from socket_path import short
 
-from perseus.run import cli
+from perseus.run import cli, drain_request
 
 #: Trains until there is a file `enough`. Each process notes the steps that it has completed.
 TRAINING = """
 import os, signal, subprocess, sys, time
 import numpy as np
 import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
+from perseus.common.elastic import ObjectState, drain, run_fn
 from perseus.common.objects import broadcast_object
 from perseus.common.process_sets import global_process_set
 
@@ -36,6 +36,15 @@ def reset():
     core.shutdown()
     core.init()
 
+def on_sigterm(number, frame):
+    leaves = drain()
+    print("leaves" if leaves else "is ended", flush=True)
+    if not leaves:
+        sys.exit(7)
+
+if os.environ.get("OWN_HANDLER"):
+    signal.signal(signal.SIGTERM, on_sigterm)
+    assert not drain()  # it is no rank yet
 core.init()
 me = os.environ["PERSEUS_RANK"]
 open(os.path.join(folder, f"pid.{me}"), "w").write(str(os.getpid()))
@@ -69,6 +78,16 @@ core.shutdown()
 """
 
 
+#: perseusrun whose agents end ranks one second after SIGTERM.
+SHORT_OF_TIME = """
+import sys
+from perseus.elastic import launcher
+from perseus.run import cli
+launcher._SECONDS_UNTIL_AGENTS_KILL = -599.0
+sys.exit(cli.main())
+"""
+
+
 class Job:
     """A job of three ranks, the first of them on host localhost and the others on 127.0.0.1."""
 
@@ -82,8 +101,9 @@ class Job:
         self._flags = flags
         self._stderr = folder / "stderr"
 
-    def start(self, **more: str) -> None:
-        command = [sys.executable, "-m", "perseus.run", "-np", "3", "--min-np", "1", "--verbose"]
+    def start(self, with_launcher: str | None = None, **more: str) -> None:
+        launcher = ["-m", "perseus.run"] if with_launcher is None else ["-c", with_launcher]
+        command = [sys.executable, *launcher, "-np", "3", "--min-np", "1", "--verbose"]
         command += ["--watch-hostfile", str(self.folder / "hosts"), *self._flags]
         self.start_command([*command, sys.executable, str(self.folder / "train.py")], **more)
 
@@ -192,6 +212,37 @@ def test_a_rank_that_gets_sigterm_finishes_its_step_and_leaves(job: Job) -> None
     job.check_left(1)
     job.let_finish(0, 2)
     assert "slot 0 of host 127.0.0.1 is drained" in job.stderr
+
+
+def test_a_program_with_a_handler_of_its_own_asks_to_leave(job: Job) -> None:
+    job.start(OWN_HANDLER="1")
+    for _ in range(2):
+        os.kill(job.pid(1), signal.SIGTERM)
+    job.wait_for(lambda: job.has_left(1))
+    job.check_left(1)
+    job.let_finish(0, 2)
+    assert "slot 0 of host 127.0.0.1 is drained" in job.stderr
+
+
+@pytest.mark.parametrize("job", [("--grace", "60")], indirect=True)
+def test_a_program_with_a_handler_of_its_own_learns_that_the_job_ends(job: Job) -> None:
+    job.start(OWN_HANDLER="1")
+    job.process.terminate()
+    assert job.process.wait(30) == 128 + signal.SIGTERM  # long before the grace is over
+    assert job.stdout.count("is ended") == 3
+
+
+def test_where_nobody_lets_a_rank_go_it_is_told_so(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import perseus_core as core\n"
+        "from perseus.common.elastic import drain\n"
+        "core.init()\n"
+        "print(drain())\n"
+    )
+    command = [sys.executable, "-m", "perseus.run", "-np", "2", sys.executable, str(program)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.stdout.count("False") == 2, result.stderr
 
 
 def test_a_host_is_drained_from_another_shell(job: Job) -> None:
@@ -323,6 +374,62 @@ def test_sigterm_to_perseusrun_ends_all_ranks_at_once(job: Job, has_asked: bool)
         job.wait_for(lambda: "slot 0 of host 127.0.0.1 is drained" in job.stderr)
     job.process.terminate()
     assert job.process.wait(30) == 128 + signal.SIGTERM  # long before the grace is over
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("whom", ["the agent", "its guardian", "all of the host"])
+def test_sigterm_to_an_agent_drains_its_host(job: Job, whom: str) -> None:
+    job.start()
+    agent = _parent(job.pid(1))
+    assert agent == _parent(job.pid(2))
+    guardian = _parent(agent)
+    processes = {"the agent": [agent], "its guardian": [guardian]}
+    for process in processes.get(whom, [guardian, agent, job.pid(1), job.pid(2)]):
+        os.kill(process, signal.SIGTERM)
+    job.wait_for(lambda: job.has_left(1, 2))
+    job.check_left(1, 2)
+    job.wait_for(lambda: _has_ended(guardian))
+    job.let_finish(0)
+    assert "the agent on host 127.0.0.1 got SIGTERM" in job.stderr
+    assert "host 127.0.0.1 is drained" in job.stderr
+
+
+@pytest.mark.parametrize("ends_it", ["a second SIGTERM", "the end of its guardian"])
+def test_an_agent_ends_its_ranks_at_once(job: Job, ends_it: str) -> None:
+    job.start()
+    (job.folder / "hang").touch()  # within a step
+    job.wait_for((job.folder / "hangs").exists)
+    agent = _parent(job.pid(1))
+    os.kill(agent, signal.SIGTERM)
+    job.wait_for(lambda: "host 127.0.0.1 is drained" in job.stderr)
+    (job.folder / "hang").unlink()
+    if ends_it == "a second SIGTERM":
+        time.sleep(drain_request._SECONDS_OF_ONE)  # by which the agent knows it from the first
+        os.kill(agent, signal.SIGTERM)
+    else:
+        os.kill(_parent(agent), signal.SIGKILL)
+    job.wait_for(lambda: _has_ended(agent))
+    job.wait_for(lambda: "ranks are workers 0\n" in job.stderr)
+    (job.folder / "enough").touch()
+    assert job.process.wait(40) == 0
+    assert "since worker" not in job.stderr  # those of the host were to leave
+
+
+def test_an_agent_ends_ranks_that_its_driver_does_not_end(job: Job) -> None:
+    job.start(with_launcher=SHORT_OF_TIME)
+    (job.folder / "hang").touch()
+    job.wait_for((job.folder / "hangs").exists)
+    agent = _parent(job.pid(1))
+    job.process.send_signal(signal.SIGSTOP)
+    try:
+        os.kill(agent, signal.SIGTERM)
+        job.wait_for(lambda: _has_ended(job.pid(1)))
+    finally:
+        job.process.send_signal(signal.SIGCONT)
+    job.wait_for(lambda: _has_ended(agent))
 
 
 def test_a_forked_child_ends_at_sigterm(job: Job) -> None:

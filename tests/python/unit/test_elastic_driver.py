@@ -28,6 +28,7 @@ class Job:
         self.told: list[tuple[int, Change]] = []
         self.ends: list[str | None] = []
         self.asked: list[int] = []
+        self.said: list[str] = []
         table = HostTable(options.cooldown_range, clock=lambda: self.now, uniform=lambda: 0.0)
         self.driver = Driver(options, size, self, table, lambda: self.now, patience=30)
 
@@ -53,7 +54,7 @@ class Job:
         self.asked.append(worker.number)
 
     def say(self, message: str) -> None:
-        pass
+        self.said.append(message)
 
     def end(self, failure: str | None) -> None:
         self.ends.append(failure)
@@ -70,6 +71,12 @@ class Job:
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.driver.handle_deadlines()
+
+    def wait_while_all_answer(self, seconds: int) -> None:
+        for _ in range(seconds):
+            for worker in self.started:
+                self.driver.is_here(worker.number)
+            self.wait(1)
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -332,6 +339,23 @@ def test_exit_code_0_before_the_function_has_returned_is_a_failure(job: MakeJob)
     assert one.world == [1]
 
 
+def test_exit_code_0_before_the_function_has_begun_is_a_failure(job: MakeJob) -> None:
+    one = running(job(1, blacklist_by="slot"), a=1)
+    one.driver.began_function(0)
+    one.hosts(a=1, b=1, c=1)
+    one.driver.ended(1, None)  # nobody has done its work
+    assert one.killed == one.refused == one.ends == []
+    assert "slot 0 of host b" in one.said[-1]
+    assert one.said[-1].endswith("exited with code 0 before its training function had begun")
+    one.ready(2)
+    one.ready(0)
+    assert one.world == [0, 2]
+    for number in (0, 2):
+        one.driver.finished(number)
+        one.driver.ended(number, None)
+    assert one.ends == [None]
+
+
 def test_a_program_without_a_function_has_succeeded_with_exit_code_0(job: MakeJob) -> None:
     one = running(job(2), a=2)
     one.driver.ended(0, None)
@@ -418,9 +442,9 @@ def test_a_drained_worker_that_does_not_come_is_killed_and_no_host_is_left_out(
 ) -> None:
     one = running(job(2, timeout=60), a=1, b=1)
     one.driver.drain("b")
-    assert one.driver.next_deadline() == one.now + 60
-    one.wait(59)
+    one.wait_while_all_answer(59)
     assert one.killed == []
+    assert one.driver.next_deadline() == one.now + 1
     one.wait(1)
     assert one.killed == [1]
     one.driver.ended(1, "was killed by SIGKILL")
@@ -529,6 +553,24 @@ def test_a_member_that_says_nothing_after_another_has_finished_is_killed(job: Ma
     assert one.ends == [None]
 
 
+def test_a_worker_that_is_to_leave_and_says_nothing_is_killed(job: MakeJob) -> None:
+    one = running(job(3), a=1, b=2)
+    one.hosts(a=1)
+    assert one.asked == [1, 2]
+    one.ready(0, 1)
+    assert (one.refused, one.world) == ([1], [0])
+    for _ in range(29):
+        one.wait(1)
+    assert one.killed == []
+    one.wait(1)  # neither has answered: one has been refused, and one is in the earlier world
+    assert one.killed == [1, 2]
+    one.driver.ended(1, "was killed")
+    one.driver.ended(2, "was killed")
+    assert one.ends == [] and not one.driver.table.is_blacklisted("b")
+    one.hosts(a=1, b=1)
+    assert one.places[3:] == [("b", 0)]
+
+
 def test_a_worker_that_leaves_late_does_not_end_the_new_world(job: MakeJob) -> None:
     one = running(job(2, timeout=60), a=2, b=2)
     one.hosts(b=2)
@@ -540,7 +582,7 @@ def test_a_worker_that_leaves_late_does_not_end_the_new_world(job: MakeJob) -> N
     one.hosts(b=2, c=1)
     one.ready(4)
     assert one.told[told:] == [(2, Change.ADDED), (3, Change.ADDED)]
-    one.wait(61)
+    one.wait_while_all_answer(61)
     assert one.killed == one.ends == []
 
 

@@ -112,6 +112,34 @@ def test_the_handler_of_a_program_and_what_it_ignores_are_left_alone() -> None:
     assert in_child(act) == 0
 
 
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_the_handler_of_a_program_learns_that_its_job_ends(is_told_first: bool) -> None:
+    def act() -> None:
+        times: list[None] = []
+        leave = LeaveOnSignal(asked(times))
+        heard = []
+        signal.signal(signal.SIGTERM, lambda *_: heard.append(leave.drain()))
+        with leave.handling():
+            for step in (leave.job_ends, sigterm) if is_told_first else (sigterm, leave.job_ends):
+                step()
+        assert heard == ([False] if is_told_first else [True, False])
+        assert len(times) == (0 if is_told_first else 1)
+
+    assert in_child(act) == 0
+
+
+def test_a_forked_child_asks_for_nobody() -> None:
+    def act() -> None:
+        times: list[None] = []
+        leave = LeaveOnSignal(asked(times))
+        process = os.fork()
+        if process == 0:
+            os._exit(2 * leave.drain() + len(times))
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+    assert in_child(act) == 0
+
+
 def test_no_signal_is_taken_in_other_threads_than_the_main_one() -> None:
     def act() -> None:
         handlers = []

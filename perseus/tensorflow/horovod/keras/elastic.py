@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from perseus._keras import elastic as _impl
 from perseus._keras.binding import Functions, bound_class
+from perseus.common.elastic import drain
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.tensorflow import keras_backend as backend
 
@@ -17,6 +18,7 @@ __all__ = [
     "KerasState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
+    "drain",
     "run",
 ]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from perseus.common.elastic import Train, run_fn
+from perseus.common.elastic import Train, drain, run_fn
 from perseus.common.process_sets import carried_over
 from perseus.torch.horovod.elastic.sampler import ElasticSampler
 from perseus.torch.horovod.elastic.state import TorchState
 from perseus.torch.horovod.mpi_ops import init, shutdown
 
-__all__ = ["ElasticSampler", "TorchState", "run"]
+__all__ = ["ElasticSampler", "TorchState", "drain", "run"]
 
 
 def run(func: Train) -> Train:

@@ -53,6 +53,7 @@ class State(ABC):
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], object]] = []
         self._commits = 0  # that the present values have seen; 0: they are no other rank's
+        self._is_lost = False  # whether the values of the last commit have been, and no sync since
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Registers functions to call after each reset, when rank and size are the new ones."""
@@ -103,10 +104,17 @@ class State(ABC):
     def needs_sync(self) -> bool:
         """Returns whether a rank of this new world lacks what the others have. All must call it.
 
-        All ranks have the same answer: whether someone is new, or has committed less.
+        All ranks have the same answer: whether someone is new, or has committed less. If none of
+        them has the values of a commit any more, all raise RuntimeError.
         """
-        here = np.array([self._commits, -self._commits], np.int64)
-        most, least = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
+        here = np.array([self._commits, -self._commits, self._is_lost], np.int64)
+        told = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
+        most, least, are_lost = told
+        if most == 0 and are_lost:
+            raise RuntimeError(
+                "no rank has the state of the last commit: all that are left had begun a step when "
+                "an operation failed, and the state keeps no copies. Begin again from a checkpoint"
+            )
         if self._commits < most:
             perseus_core.forget_residuals()  # they are those of an older state
         return bool(most != -least or most == 0)
@@ -116,6 +124,7 @@ class State(ABC):
         here = np.array([self._commits], np.int64)
         most = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
         self._commits = max(1, int(most[0]))
+        self._is_lost = False
 
     def _next_change(self) -> int:
         changes = HostUpdateResult.no_update
@@ -130,6 +139,16 @@ class State(ABC):
     @abstractmethod
     def restore(self) -> None:
         """Restores the state that was saved last."""
+
+    def recover(self) -> None:
+        """Restores the state after a failure, or notes that another rank must give it.
+
+        A state whose values of the last commit are lost sets `_is_lost`. It then counts as one that
+        has never committed, so that rank 0 is another one.
+        """
+        if self._is_lost:
+            self._commits = 0
+        self.restore()
 
     @abstractmethod
     def sync(self) -> None:
@@ -262,7 +281,7 @@ def _run(
             if losses_left <= 0:
                 raise
             losses_left -= driver is None
-            state.restore()
+            state.recover()
             perseus_core.restore_residuals()
             skips_sync = False
         except HostsUpdatedInterrupt as interrupt:

@@ -25,6 +25,8 @@ __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
 
 # The name of the operation by which ranks tell each other what they have committed.
 _COMMITS = "perseus.elastic.commits"
+# The commits of a rank that had the state, and has it no more.
+_LOST = -1
 
 #: Returns rank 0's object on all ranks.
 BroadcastObject: TypeAlias = Callable[[Any], Any]
@@ -52,8 +54,8 @@ class State(ABC):
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], object]] = []
-        self._commits = 0  # that the present values have seen; 0: they are no other rank's
-        self._is_lost = False  # whether the values of the last commit have been, and no sync since
+        # That the present values have seen. 0: they are no other rank's; _LOST: see recover.
+        self._commits = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Registers functions to call after each reset, when rank and size are the new ones."""
@@ -107,10 +109,9 @@ class State(ABC):
         All ranks have the same answer: whether someone is new, or has committed less. If none of
         them has the values of a commit any more, all raise RuntimeError.
         """
-        here = np.array([self._commits, -self._commits, self._is_lost], np.int64)
-        told = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
-        most, least, are_lost = told
-        if most == 0 and are_lost:
+        here = np.array([self._commits, -self._commits], np.int64)
+        most, least = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
+        if most <= 0 and -least == _LOST:
             raise RuntimeError(
                 "no rank has the state of the last commit: all that are left had begun a step when "
                 "an operation failed, and the state keeps no copies. Begin again from a checkpoint"
@@ -124,7 +125,6 @@ class State(ABC):
         here = np.array([self._commits], np.int64)
         most = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
         self._commits = max(1, int(most[0]))
-        self._is_lost = False
 
     def _next_change(self) -> int:
         changes = HostUpdateResult.no_update
@@ -141,14 +141,18 @@ class State(ABC):
         """Restores the state that was saved last."""
 
     def recover(self) -> None:
-        """Restores the state after a failure, or notes that another rank must give it.
+        """Restores the state after a failure, or leaves it to others to give it to this rank.
 
-        A state whose values of the last commit are lost sets `_is_lost`. It then counts as one that
-        has never committed, so that rank 0 is another one.
+        A state that cannot be restored, as its values are lost, calls _note_lost before.
         """
-        if self._is_lost:
-            self._commits = 0
         self.restore()
+
+    def _note_lost(self) -> None:
+        """Has this rank count as one with no commits, so that it gets the state of another."""
+        self._commits = _LOST
+
+    def _has_lost(self) -> bool:
+        return self._commits == _LOST
 
     @abstractmethod
     def sync(self) -> None:

@@ -71,14 +71,15 @@ class _LargeStateHandler(_StateDictHandler[S]):
     _has_copy = True
 
     def save(self) -> None:
+        if self.marks is None:
+            return super().save()
+        large, rest = self._parts()
         if self.copies:
             super().save()
-            self._has_copy = True
         else:
-            self._saved.update(self._parts()[1])
-            self._has_copy = False
-        if self.marks is not None:
-            self.mark()
+            self._saved.update(rest)
+        self._has_copy = self.copies
+        self.marks = Marks(large)
 
     def restore(self) -> None:
         if self._has_copy:
@@ -119,7 +120,7 @@ class ModelStateHandler(_LargeStateHandler[torch.nn.Module]):
         parameters = {
             parameter.data_ptr()
             for parameter in self.value.parameters()
-            if is_plain(parameter.detach())
+            if type(parameter) is torch.nn.Parameter and parameter.layout is torch.strided
         }
         large = [
             rest.pop(name)
@@ -230,7 +231,7 @@ class TorchState(HandledState):
     def restore(self) -> None:
         if self._in_place is None:
             return super().restore()
-        if self._in_place.are_lost() and not self._is_lost:
+        if self._in_place.are_lost() and not self._has_lost():
             raise RuntimeError(
                 "restore cannot go back to the last commit: parameters have changed since, and "
                 "copies is False. Use copies=True to restore what steps have changed."
@@ -240,14 +241,14 @@ class TorchState(HandledState):
 
     def recover(self) -> None:
         if self._in_place is not None and self._in_place.are_lost():
-            self._is_lost = True
+            self._note_lost()
         super().recover()
 
     def sync(self) -> None:
         if self._in_place is not None and perseus_core.rank() != 0:
             if self._in_place.are_lost():
-                self._is_lost = True
-            elif not self._is_lost:
+                self._note_lost()
+            elif not self._has_lost():
                 self._in_place.copy()  # if rank 0 is lost meanwhile
         super().sync()
         if self._in_place is not None:

@@ -1,6 +1,6 @@
-"""The costs of elastic training: a step while nothing happens, a large state, many ranks.
+"""The costs of elastic training: a step while nothing happens, a large state, many ranks, a commit.
 
-python benchmarks/elastic_costs.py [--only steps state worlds]
+python benchmarks/elastic_costs.py [--only steps state worlds commit]
 
 steps   The same training in jobs that take turns: one that is not elastic and keeps no state, and
         elastic ones which look for changes after each step and commit after every hundredth, or
@@ -10,17 +10,20 @@ state   A rank joins one other, which has 1 GB of parameters: the seconds from t
         takes longer.
 worlds  One of 64 ranks is killed, on this machine alone: the seconds until all others have done a
         step in their new world.
+commit  A commit of 1 GB of parameters with SGD, and of ResNet-50 with momentum, with copies and
+        without: TorchState(copies=False).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contest import ending
@@ -31,6 +34,8 @@ from contest.progress import progress
 SECONDS_OF_STEPS = 4.0
 #: So many are timed before a rank joins.
 STEPS_BEFORE = 6
+#: A job that times commits takes no longer.
+SECONDS_OF_COMMITS = 300.0
 
 
 def intervals(job: Job, since: float) -> list[float]:
@@ -104,11 +109,37 @@ def measure_worlds(folder: Path, rounds: int, ranks: int = 64) -> None:
     print(f"  {described(took)}")
 
 
-def described(seconds: list[float]) -> str:
+def measure_commit(folder: Path, rounds: int) -> None:
+    print("a commit, milliseconds, median of the jobs' medians (least to most)")
+    for model in ("1-gb", "resnet50"):
+        job = perseus_job(folder / model, 1, ["--max-np", "1"])
+        job.command = [*job.command[:-2], str(WORKS / "elastic_committing.py"), model]
+        paths = [str(WORKS.parents[1]), os.environ.get("PYTHONPATH", "")]
+        job.environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        found = []
+        for _ in progress(range(rounds), model):
+            with running(job):
+                job.process.wait(SECONDS_OF_COMMITS)
+                said = (job.folder / "output").read_text().partition("commits ")[2].split()
+            if not said:
+                job.fail("it has not said how long commits took")
+            found.append([float(each) for each in said[:3]])
+        size, copied, in_place = zip(*found, strict=True)
+        print(f"  {model}, {size[0] / 1e6:.0f} MB of state")
+        print(f"    with copies             {described(copied)}")
+        print(f"    copies=False            {described(in_place)}")
+
+
+def described(seconds: Sequence[float]) -> str:
     return f"{statistics.median(seconds):.3f}  ({min(seconds):.3f} to {max(seconds):.3f})"
 
 
-PARTS = {"steps": measure_steps, "state": measure_state, "worlds": measure_worlds}
+PARTS = {
+    "steps": measure_steps,
+    "state": measure_state,
+    "worlds": measure_worlds,
+    "commit": measure_commit,
+}
 
 
 def main() -> None:

@@ -25,6 +25,8 @@ __all__ = ["HostUpdateResult", "ObjectState", "State", "drain", "run_fn"]
 
 # The name of the operation by which ranks tell each other what they have committed.
 _COMMITS = "perseus.elastic.commits"
+# The commits of a rank that had the state, and has it no more.
+_LOST = -1
 
 #: Returns rank 0's object on all ranks.
 BroadcastObject: TypeAlias = Callable[[Any], Any]
@@ -52,7 +54,8 @@ class State(ABC):
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], object]] = []
-        self._commits = 0  # that the present values have seen; 0: they are no other rank's
+        # That the present values have seen. 0: they are no other rank's; _LOST: see recover.
+        self._commits = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Registers functions to call after each reset, when rank and size are the new ones."""
@@ -103,10 +106,16 @@ class State(ABC):
     def needs_sync(self) -> bool:
         """Returns whether a rank of this new world lacks what the others have. All must call it.
 
-        All ranks have the same answer: whether someone is new, or has committed less.
+        All ranks have the same answer: whether someone is new, or has committed less. If none of
+        them has the values of a commit any more, all raise RuntimeError.
         """
         here = np.array([self._commits, -self._commits], np.int64)
         most, least = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
+        if most <= 0 and -least == _LOST:
+            raise RuntimeError(
+                "no rank has the state of the last commit: all that are left had begun a step when "
+                "an operation failed, and the state keeps no copies. Begin again from a checkpoint"
+            )
         if self._commits < most:
             perseus_core.forget_residuals()  # they are those of an older state
         return bool(most != -least or most == 0)
@@ -130,6 +139,20 @@ class State(ABC):
     @abstractmethod
     def restore(self) -> None:
         """Restores the state that was saved last."""
+
+    def recover(self) -> None:
+        """Restores the state after a failure, or leaves it to others to give it to this rank.
+
+        A state that cannot be restored, as its values are lost, calls _note_lost before.
+        """
+        self.restore()
+
+    def _note_lost(self) -> None:
+        """Has this rank count as one with no commits, so that it gets the state of another."""
+        self._commits = _LOST
+
+    def _has_lost(self) -> bool:
+        return self._commits == _LOST
 
     @abstractmethod
     def sync(self) -> None:
@@ -277,7 +300,7 @@ def _run(
             if losses_left <= 0:
                 raise
             losses_left -= driver is None
-            state.restore()
+            state.recover()
             perseus_core.restore_residuals()
             skips_sync = False
         except HostsUpdatedInterrupt as interrupt:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["SavedCopy"]
+__all__ = ["SavedCopy", "is_plain"]
 
 #: These never change, so the copy may have them, too.
 _CONSTANTS = (
@@ -68,7 +68,7 @@ class _Pass:
         if kind in (list, tuple):
             before = dict(enumerate(last)) if isinstance(last, (list, tuple)) else {}
             return kind(self._copy(each, before.get(i)) for i, each in enumerate(value))
-        if _is_plain(value):
+        if is_plain(value):
             return self._copy_tensor(value, last)
         return copy.deepcopy(value)
 
@@ -78,7 +78,7 @@ class _Pass:
             if _are_alike(other, tensor) and other.stride() == tensor.stride():
                 return copy_of_other
         # Tensors that were tied when the last copy was made have the same one there.
-        if _is_plain(last) and _are_alike(last, tensor) and id(last) not in self._taken:
+        if is_plain(last) and _are_alike(last, tensor) and id(last) not in self._taken:
             self._taken.add(id(last))
             targets, sources = self._pairs.setdefault((tensor.device, tensor.dtype), ([], []))
             targets.append(last)
@@ -95,7 +95,8 @@ def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(same_type and one.shape == other.shape)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Returns whether a value of a state dict is a tensor that is copied element by element."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.layout is torch.strided

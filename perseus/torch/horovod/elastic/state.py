@@ -15,11 +15,8 @@ from perseus.common.handled_state import (
 )
 from perseus.torch.horovod.async_completion import wait_for_all
 from perseus.torch.horovod.elastic.saved_copy import SavedCopy
-from perseus.torch.horovod.functions import (
-    broadcast_object,
-    broadcast_parameters,
-    replace_optimizer_state,
-)
+from perseus.torch.horovod.elastic.sharing import share
+from perseus.torch.horovod.functions import broadcast_object, outline_optimizer_state
 
 __all__ = [
     "ModelStateHandler",
@@ -63,7 +60,7 @@ class ModelStateHandler(_StateDictHandler[torch.nn.Module]):
         super().__init__(model)
 
     def sync(self) -> None:
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        share(self.value.state_dict().items(), self.sources)
 
 
 class OptimizerStateHandler(_StateDictHandler[torch.optim.Optimizer]):
@@ -71,7 +68,9 @@ class OptimizerStateHandler(_StateDictHandler[torch.optim.Optimizer]):
         super().__init__(optimizer)
 
     def sync(self) -> None:
-        replace_optimizer_state(self.value, root_rank=0)
+        keeps = self.sources is not None and self.sources.has_state
+        tensors = outline_optimizer_state(self.value, root_rank=0, keeps=keeps)
+        share(tensors, self.sources)
 
 
 class ObjectStateHandler(_StateDictHandler[_HasStateDict]):

@@ -1,13 +1,15 @@
 """The costs of elastic training: a step while nothing happens, a large state, many ranks.
 
-python benchmarks/elastic_costs.py [--only steps state worlds]
+python benchmarks/elastic_costs.py [--only steps state hosts worlds]
 
 steps   The same training in jobs that take turns: one that is not elastic and keeps no state, and
         elastic ones which look for changes after each step and commit after every hundredth, or
         after each.
-state   A rank joins one other, which has 1 GB of parameters: the seconds from the moment at which
-        the new one is about to train until it has the state, and by how much a step of the other
-        takes longer.
+state   A rank joins one other, which has 1 GB of state: the seconds from the moment at which the
+        new one is about to train until it has the state, those in which the state is moved and
+        saved, and for how long the other stands still, from its last step on.
+hosts   The same over hosts whose links are capped (contest/lab.py): a fourth one joins three, and
+        the share of its link that the state has filled. Its link is the limit, or theirs are.
 worlds  One of 64 ranks is killed, on this machine alone: the seconds until all others have done a
         step in their new world.
 """
@@ -25,12 +27,25 @@ from pathlib import Path
 
 from contest import ending
 from contest.arguments import Different, at_least
-from contest.elastic_jobs import CALM_SECONDS, WORKS, Job, perseus, perseus_job, running
+from contest.elastic_jobs import (
+    CALM_SECONDS,
+    WORKS,
+    Entry,
+    Job,
+    perseus,
+    perseus_job,
+    perseus_over_hosts,
+    running,
+)
+from contest.lab import PAYLOAD_OF_A_FRAME, Lab, open_lab, why_not
 from contest.progress import progress
 
 SECONDS_OF_STEPS = 4.0
-#: So many are timed before a rank joins.
-STEPS_BEFORE = 6
+STATE_MB = 500
+HOSTS = 4
+#: What a host receives that joins, and what each of the others sends, Mbit/s.
+JOINER_MBIT = 1000
+LINKS = (1000, 400)
 
 
 def intervals(job: Job, since: float) -> list[float]:
@@ -63,27 +78,71 @@ def measure_steps(folder: Path, rounds: int) -> None:
         print(f"  {way:26} {statistics.median(found) * 1e3:7.2f}   {ratio:.3f}")
 
 
+def joined(job: Job, since: float) -> tuple[Entry, float]:
+    """Returns how a new rank has joined, and for how long a rank that was there has stood still."""
+    (new,) = (pid for pid, steps in job.steps().items() if steps[0].moment > since)
+    old, steps = next(found for found in job.steps().items() if found[1][0].moment < since)
+    again = job.entries(old)[-1].moment
+    return job.entries(new)[-1], again - max(s.moment for s in steps if s.moment < again)
+
+
 def measure_state(folder: Path, rounds: int) -> None:
-    took, pauses = [], []
+    entries, pauses = [], []
     for number in progress(range(rounds), "state"):
-        with running(perseus(folder / f"state{number}", 2, "--mb", "1000")) as job:
-            while len(intervals(job, 0)) < STEPS_BEFORE:
-                job.wait_for(2, 0, 2)
-                time.sleep(CALM_SECONDS)
-            usual = statistics.median(intervals(job, 0))
+        with running(perseus(folder / f"state{number}", 2, "--frozen-mb", "1000")) as job:
+            job.wait_for(2, 0, 2)
+            time.sleep(CALM_SECONDS)
             killed = job.kill_one()
             job.wait_for(2, killed, 2)
-            (old,) = (steps for steps in job.steps().values() if steps[0].moment < killed)
-            pauses += [
-                b.moment - a.moment - usual
-                for a, b in itertools.pairwise(old)
-                if (a.size, b.size) == (1, 2) and a.moment > killed
-            ]
-            (new,) = (pid for pid, steps in job.steps().items() if steps[0].moment > killed)
-            took.append(float((job.folder / f"{new}.joined").read_text().split()[0]))
-    print("1 GB of state to a rank that joins, seconds, median (least to most)")
-    print(f"  until it has the state      {described(took)}")
-    print(f"  a step of the other longer  {described(pauses)}")
+            entry, pause = joined(job, killed)
+            entries.append(entry)
+            pauses.append(pause)
+    print("1 GB of state to a rank that joins, on one host, seconds, median (least to most)")
+    print(f"  until it has the state      {described([entry.waited for entry in entries])}")
+    print(f"  of these, moved and saved   {described([entry.synced for entry in entries])}")
+    print(f"  the other stands still      {described(pauses)}")
+
+
+def measure_hosts(folder: Path, rounds: int) -> None:
+    if why := why_not():
+        print(f"hosts is left out: {why}")
+        return
+    for link in LINKS:
+        entries, pauses = [], []
+        for number in progress(range(rounds), f"hosts, links of {link} Mbit/s"):
+            with open_lab(HOSTS, link) as lab:
+                entry, pause = join_over_hosts(folder / f"hosts{link}.{number}", lab)
+            entries.append(entry)
+            pauses.append(pause)
+        megabits = STATE_MB * 8
+        limit = JOINER_MBIT * PAYLOAD_OF_A_FRAME
+        shares = [megabits / entry.synced / limit for entry in entries]
+        print(
+            f"{STATE_MB} MB of state to a rank that joins over {JOINER_MBIT} Mbit/s, from "
+            f"{HOSTS - 1} hosts that send {link} Mbit/s each, median (least to most)"
+        )
+        print(f"  moved and saved, seconds    {described([entry.synced for entry in entries])}")
+        print(f"  share of the joiner's link  {described(shares)}")
+        print(f"  the others stand still      {described(pauses)}")
+
+
+def join_over_hosts(folder: Path, lab: Lab) -> tuple[Entry, float]:
+    """A host joins the others, and receives JOINER_MBIT; returns what `joined` does."""
+    addresses = [lab.address(host) for host in range(lab.hosts)]
+    lab.netlab("receive", lab.hosts - 1, JOINER_MBIT)
+    folder.mkdir()
+    file = folder / "hosts"
+    file.write_text("".join(f"{address} slots=1\n" for address in addresses[:-1]))
+    options = ["--frozen-mb", str(STATE_MB), "--commit-every", "10"]
+    with running(perseus_over_hosts(folder, lab, file, lab.hosts - 1, *options)) as job:
+        job.wait_for(lab.hosts - 1, 0, lab.hosts - 1)
+        time.sleep(CALM_SECONDS)
+        since = time.monotonic()
+        changed = file.with_suffix(".new")
+        changed.write_text("".join(f"{address} slots=1\n" for address in addresses))
+        changed.replace(file)
+        job.wait_for(lab.hosts, since, lab.hosts)
+        return joined(job, since)
 
 
 def measure_worlds(folder: Path, rounds: int, ranks: int = 64) -> None:
@@ -108,7 +167,12 @@ def described(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.3f}  ({min(seconds):.3f} to {max(seconds):.3f})"
 
 
-PARTS = {"steps": measure_steps, "state": measure_state, "worlds": measure_worlds}
+PARTS = {
+    "steps": measure_steps,
+    "state": measure_state,
+    "hosts": measure_hosts,
+    "worlds": measure_worlds,
+}
 
 
 def main() -> None:

@@ -2,9 +2,9 @@
 
 python benchmarks/elastic_costs.py [--only steps state hosts worlds]
 
-steps   The same training in jobs that take turns: one that is not elastic and keeps no state, and
-        elastic ones which look for changes after each step and commit after every hundredth, or
-        after each.
+steps   The same training in jobs that take turns of 0.4 s: two that are not elastic and keep no
+        state, and elastic ones which look for changes after each step and commit after every
+        hundredth, or after each. The ratio of the first two tells what chance does.
 state   A rank joins one other, which has 1 GB of state: the seconds from the moment at which the
         new one is about to train until it has the state, those in which the state is moved and
         saved, and for how long the other stands still, from its last step on.
@@ -17,7 +17,10 @@ worlds  One of 64 ranks is killed, on this machine alone: the seconds until all 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
+import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -40,7 +43,9 @@ from contest.elastic_jobs import (
 from contest.lab import PAYLOAD_OF_A_FRAME, Lab, open_lab, why_not
 from contest.progress import progress
 
-SECONDS_OF_STEPS = 4.0
+SECONDS_OF_A_TURN = 0.4
+TURNS_TO_WARM_UP = 5
+TURNS = 20
 STATE_MB = 500
 HOSTS = 4
 #: What a host receives that joins, and what each of the others sends, Mbit/s.
@@ -48,34 +53,62 @@ JOINER_MBIT = 1000
 LINKS = (1000, 400)
 
 
-def intervals(job: Job, since: float) -> list[float]:
-    """Returns the seconds between steps of all ranks."""
-    return [
-        b.moment - a.moment
-        for steps in job.steps().values()
-        for a, b in itertools.pairwise(steps)
-        if a.moment > since
-    ]
-
-
 def measure_steps(folder: Path, rounds: int) -> None:
     ways: dict[str, Callable[[Path], Job]] = {
         "not elastic": lambda at: perseus_job(at, 2, [], "--commit-every", "0"),
+        "not elastic, another job": lambda at: perseus_job(at, 2, [], "--commit-every", "0"),
         "elastic, a commit in 100": lambda at: perseus(at, 2, "--commit-every", "100"),
         "elastic, all commit": lambda at: perseus(at, 2, "--commit-every", "1"),
     }
     medians: dict[str, list[float]] = {way: [] for way in ways}
-    turns = [(number, way) for number in range(rounds) for way in ways]
-    for number, way in progress(turns, "steps"):
-        with running(ways[way](folder / f"{way}{number}")) as job:
-            began = max(step.moment for step in job.wait_for(2, 0, 2).values())
-            time.sleep(SECONDS_OF_STEPS)
-            medians[way].append(statistics.median(intervals(job, began + CALM_SECONDS)))
-    print("a step of 4 MB of parameters at 2 ranks, milliseconds, median of the turns' medians")
-    base = medians["not elastic"]
+    ratios: dict[str, list[float]] = {way: [] for way in ways}
+    for number in progress(range(rounds), "steps"):
+        jobs = {way: make(folder / f"steps{number}{way}") for way, make in ways.items()}
+        turns = in_turns(jobs)
+        base = turns["not elastic"]
+        for way, found in turns.items():
+            medians[way] += found
+            ratios[way].append(statistics.median(a / b for a, b in zip(found, base, strict=True)))
+    print(
+        "a step of 4 MB of parameters at 2 ranks, milliseconds, and its ratio to the first job's:"
+    )
+    print("the median of the rounds' medians (least to most)")
     for way, found in medians.items():
-        ratio = statistics.median(a / b for a, b in zip(found, base, strict=True))
-        print(f"  {way:26} {statistics.median(found) * 1e3:7.2f}   {ratio:.3f}")
+        print(f"  {way:26} {statistics.median(found) * 1e3:6.2f}   {described(ratios[way])}")
+
+
+def in_turns(jobs: dict[str, Job]) -> dict[str, list[float]]:
+    """Returns the median seconds of a step in each turn, of jobs of which one runs at a time.
+
+    All others are stopped meanwhile, so that what else the machine does meets all of them.
+    """
+    medians: dict[str, list[float]] = {name: [] for name in jobs}
+    with contextlib.ExitStack() as stack:
+        for job in jobs.values():
+            stack.enter_context(running(job))
+            job.wait_for(2, 0, 2)
+            job.signal(signal.SIGSTOP)
+        for turn in range(TURNS_TO_WARM_UP + TURNS):
+            for name, job in random.sample(list(jobs.items()), len(jobs)):
+                job.signal(signal.SIGCONT)
+                began = time.monotonic()
+                time.sleep(SECONDS_OF_A_TURN)
+                ended = time.monotonic()
+                job.signal(signal.SIGSTOP)
+                if turn >= TURNS_TO_WARM_UP:
+                    medians[name].append(statistics.median(intervals(job, began, ended)))
+        for job in jobs.values():
+            job.signal(signal.SIGCONT)
+    return medians
+
+
+def intervals(job: Job, began: float, ended: float) -> list[float]:
+    """Returns the seconds between steps of all ranks, without the first ones of a turn."""
+    return [
+        b.moment - a.moment
+        for steps in job.steps().values()
+        for a, b in itertools.pairwise([step for step in steps if began < step.moment < ended][2:])
+    ]
 
 
 def joined(job: Job, since: float) -> tuple[Entry, float]:

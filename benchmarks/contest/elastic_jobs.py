@@ -49,6 +49,7 @@ class LostJobError(Exception):
 class Step:
     moment: float  # seconds of time.monotonic, which all processes of a host share
     size: int  # of the world
+    number: int = 0  # how many were done before, for those who count them
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ class Job:
             if not Path(f"/proc/{pid}/exe").exists():
                 continue
             lines = file.read_text().split("\n")[:-1]
-            found[pid] = [Step(float(a), int(b)) for a, b in map(str.split, lines)]
+            found[pid] = [
+                Step(float(moment), *map(int, counts)) for moment, *counts in map(str.split, lines)
+            ]
         return found
 
     def entries(self, pid: int) -> list[Entry]:
@@ -125,6 +128,14 @@ class Job:
             time.sleep(0.02)
         self.fail(f"no {ranks} ranks have done a step in a world of {size}")
 
+    def wait_for_end_of(self, pid: int) -> None:
+        """Waits until a rank's process has ended."""
+        deadline = time.monotonic() + EVENT_SECONDS
+        while pid in self.steps():
+            if time.monotonic() > deadline:
+                self.fail(f"process {pid} has not ended")
+            time.sleep(0.1)
+
     def fail(self, why: str) -> NoReturn:
         last = (self.folder / "output").read_text(errors="replace").splitlines()[-20:]
         raise LostJobError("\n".join([*last, f"{why}: {' '.join(self.command)}"]))
@@ -132,6 +143,11 @@ class Job:
     def kill_one(self) -> float:
         """Kills a rank that has done a step; returns when."""
         return self.kill(random.choice([pid for pid, steps in self.steps().items() if steps]))
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to all ranks that have done a step."""
+        for pid in self.steps():
+            os.kill(pid, number)
 
     def kill(self, pid: int) -> float:
         """Kills a rank; returns when."""

@@ -34,7 +34,7 @@ def main() -> None:
     synced = 0.0  # seconds of the last sync
     about_to = 0.0
 
-    def train(after_step: Callable[[], None]) -> None:
+    def train(number_of_step: Callable[[], int], after_step: Callable[[], None]) -> None:
         nonlocal synced
         with open(f"{os.environ['STEPS_FOLDER']}/{os.getpid()}.entered", "a") as file:
             now = time.monotonic()
@@ -45,11 +45,11 @@ def main() -> None:
                 optimizer.zero_grad()
                 model(inputs).square().mean().backward()
                 optimizer.step()
-                print(time.monotonic(), hvd.size(), file=file, flush=True)
+                print(time.monotonic(), hvd.size(), number_of_step(), file=file, flush=True)
                 after_step()
 
     if args.commit_every == 0:
-        return train(lambda: None)
+        return train(lambda: 0, lambda: None)
     state = hvd.elastic.TorchState(model, optimizer, step=0)
 
     def after_step() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 
     state.sync = timed_sync
     about_to = time.monotonic()
-    hvd.elastic.run(lambda state: train(after_step))(state)
+    hvd.elastic.run(lambda state: train(lambda: state.step, after_step))(state)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ A rank is killed again and again (kill -9), and another takes its place. Two tim
   recovery  from the kill until each survivor has done its next step
   pause     by how much a step of the survivors takes longer when the new rank joins
 
-The figures of docs/elastic.md are those of --kills 50, which takes half an hour.
+Figures for docs/elastic.md are taken with --kills 50, which takes over an hour with all contenders,
+and ten minutes with --contenders perseus.
 
 The contenders take turns of five kills: Perseus; Horovod's elastic jobs over Gloo, and torchft,
 both of which `make peers` installs; and torchrun with Gloo, DDP and a checkpoint after each step,

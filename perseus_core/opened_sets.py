@@ -12,7 +12,11 @@ from collections.abc import Sequence
 
 from perseus_core import _engine, names
 
-__all__ = ["close_set", "is_opened", "open_set"]
+__all__ = ["FIRST_OF_STATES", "close_set", "is_opened", "open_set"]
+
+#: Numbers from here on are those of sets that pass the state of elastic jobs on; the sets of
+#: torch.distributed have those below.
+FIRST_OF_STATES = 1 << 22
 
 
 def open_set(number: int, ranks: Sequence[int]) -> int:

@@ -9,6 +9,7 @@
 #   netlab.sh plug I          connects it again
 #   netlab.sh slow I PORT PEER_PORT RATE   caps what host I sends on one connection, in Mbit/s
 #   netlab.sh unslow I        removes that cap
+#   netlab.sh receive I RATE  caps what host I receives, in Mbit/s
 # The variable NETLAB names the lab (default: perseus), so that several can be up at the same time.
 set -eu
 prefix=${NETLAB:-perseus}
@@ -112,8 +113,11 @@ slow)
 unslow)
   ip netns exec "$prefix$2" tc filter delete dev eth0 parent 1: prio 1
   ;;
+receive)
+  tc qdisc replace dev "$prefix-v$2" root tbf rate "${3}mbit" burst 256k latency 20ms
+  ;;
 *)
-  sed -n '2,13s/^# //p' "$0" >&2
+  sed -n '2,14s/^# //p' "$0" >&2
   exit 2
   ;;
 esac

@@ -18,15 +18,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from contest.lab import Lab
+
 __all__ = [
     "CALM_SECONDS",
     "CONTENDERS",
     "Contender",
+    "Entry",
     "Job",
     "LostJobError",
     "Step",
     "perseus",
     "perseus_job",
+    "perseus_over_hosts",
     "running",
 ]
 
@@ -45,6 +49,16 @@ class LostJobError(Exception):
 class Step:
     moment: float  # seconds of time.monotonic, which all processes of a host share
     size: int  # of the world
+    number: int = 0  # how many were done before, for those who count them
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a process began to train in a world, in seconds."""
+
+    moment: float
+    waited: float  # since it was about to train
+    synced: float  # of these, while the state was moved and saved
 
 
 @dataclass
@@ -88,8 +102,15 @@ class Job:
             if not Path(f"/proc/{pid}/exe").exists():
                 continue
             lines = file.read_text().split("\n")[:-1]
-            found[pid] = [Step(float(a), int(b)) for a, b in map(str.split, lines)]
+            found[pid] = [
+                Step(float(moment), *map(int, counts)) for moment, *counts in map(str.split, lines)
+            ]
         return found
+
+    def entries(self, pid: int) -> list[Entry]:
+        """Returns how a rank of Perseus began to train, in each world."""
+        lines = (self.folder / f"{pid}.entered").read_text().splitlines()
+        return [Entry(*map(float, line.split())) for line in lines]
 
     def wait_for(self, size: int, since: float, ranks: int) -> dict[int, Step]:
         """Returns the first step after `since`, in a world of this size, of so many processes."""
@@ -107,6 +128,14 @@ class Job:
             time.sleep(0.02)
         self.fail(f"no {ranks} ranks have done a step in a world of {size}")
 
+    def wait_for_end_of(self, pid: int) -> None:
+        """Waits until a rank's process has ended."""
+        deadline = time.monotonic() + EVENT_SECONDS
+        while pid in self.steps():
+            if time.monotonic() > deadline:
+                self.fail(f"process {pid} has not ended")
+            time.sleep(0.1)
+
     def fail(self, why: str) -> NoReturn:
         last = (self.folder / "output").read_text(errors="replace").splitlines()[-20:]
         raise LostJobError("\n".join([*last, f"{why}: {' '.join(self.command)}"]))
@@ -114,6 +143,11 @@ class Job:
     def kill_one(self) -> float:
         """Kills a rank that has done a step; returns when."""
         return self.kill(random.choice([pid for pid, steps in self.steps().items() if steps]))
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to all ranks that have done a step."""
+        for pid in self.steps():
+            os.kill(pid, number)
 
     def kill(self, pid: int) -> float:
         """Kills a rank; returns when."""
@@ -154,6 +188,13 @@ def perseus(folder: Path, ranks: int, *options: str) -> Job:
     flags = ["--min-np", "1", "--max-np", str(ranks), "-H", f"localhost:{ranks}"]
     flags += ["--blacklist-by", "slot", "--blacklist-cooldown-range", "1", "1"]
     return perseus_job(folder, ranks, flags, *options)
+
+
+def perseus_over_hosts(folder: Path, lab: Lab, hosts: Path, ranks: int, *options: str) -> Job:
+    """The same with a rank on each host that a file names; the launcher is on the first."""
+    flags = ["--min-np", "1", "--max-np", str(lab.hosts), "--watch-hostfile", str(hosts)]
+    job = perseus_job(folder, ranks, flags, *options)
+    return Job(folder, lab.at(0, *job.command), lab.environment)
 
 
 def perseus_job(folder: Path, ranks: int, flags: Sequence[str], *options: str) -> Job:

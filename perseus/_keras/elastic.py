@@ -71,7 +71,11 @@ class KerasState(HandledState):
 
     def sync(self) -> None:
         self._forget_passes()
-        self._backend.broadcast_variables(self._present_variables(), 0)
+        variables = self._present_variables()
+        if self._sources is not None:
+            values_of, assign = self._backend.values_of, self._backend.assign
+            variables = self._sources.fill_variables(variables, values_of, assign)
+        self._backend.broadcast_variables(variables, 0)
         super().sync()
         # Save only when all are synced: if a rank is lost in between, restore must not mix the
         # states of two ranks.

@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 import perseus_core
+from perseus.common import state_sources
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from perseus.common.state_sources import StateSources
 from perseus_core import driver_link
 from perseus_core.process import is_planned
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "drain", "run_fn"]
 
-# The name of the operation by which ranks tell each other what they have committed.
+# The names of the operations by which ranks tell each other what they have committed.
 _COMMITS = "perseus.elastic.commits"
+_HOLDERS = "perseus.elastic.holders"
 # The commits of a rank that had the state, and has it no more.
 _LOST = -1
 
@@ -56,6 +59,8 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], object]] = []
         # That the present values have seen. 0: they are no other rank's; _LOST: see recover.
         self._commits = 0
+        self._holders: list[int] = []  # the ranks that have most commits, if any has one
+        self._sources: StateSources | None = None  # during a sync, unless rank 0 gives all
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Registers functions to call after each reset, when rank and size are the new ones."""
@@ -109,16 +114,29 @@ class State(ABC):
         All ranks have the same answer: whether someone is new, or has committed less. If none of
         them has the values of a commit any more, all raise RuntimeError.
         """
-        here = np.array([self._commits, -self._commits], np.int64)
-        most, least = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
-        if most <= 0 and -least == _LOST:
+        here = np.array([self._commits], np.int64)
+        commits = perseus_core.allgather(here, name=_HOLDERS).tolist()
+        most = max(commits)
+        if most <= 0 and min(commits) == _LOST:
             raise RuntimeError(
                 "no rank has the state of the last commit: all that are left had begun a step when "
                 "an operation failed, and the state keeps no copies. Begin again from a checkpoint"
             )
+        self._holders = [rank for rank, seen in enumerate(commits) if seen == most > 0]
         if self._commits < most:
             perseus_core.forget_residuals()  # they are those of an older state
-        return bool(most != -least or most == 0)
+        return len(self._holders) < len(commits)
+
+    def sync_from_holders(self) -> None:
+        """Does sync, in which ranks that have the state give it to those that lack it.
+
+        All must call it after needs_sync. The result is the same.
+        """
+        try:
+            with state_sources.sources_among(self._holders) as self._sources:
+                self.sync()
+        finally:
+            self._sources = None
 
     def has_synced(self) -> None:
         """Notes that all ranks have the same values now. All must call it."""
@@ -288,7 +306,7 @@ def _run(
                     state.sync()
                     perseus_core.commit_residuals()
             elif state.needs_sync():
-                state.sync()
+                state.sync_from_holders()
                 state.has_synced()
                 perseus_core.commit_residuals()
             # For a rank that has joined an elastic job, this is its first world.

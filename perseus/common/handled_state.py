@@ -10,6 +10,7 @@ from perseus.common import objects
 from perseus.common.elastic import BroadcastObject, ObjectState
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.process_sets import global_process_set
+from perseus.common.state_sources import StateSources
 
 __all__ = ["SAMPLERS", "HandledState", "Registry", "SamplerStateHandler", "StateHandler"]
 
@@ -18,6 +19,9 @@ T = TypeVar("T")
 
 class StateHandler(Generic[T]):
     """Saves and restores one kind of value, and makes it the same on all ranks."""
+
+    #: During a sync: the ranks that give the state; None if rank 0 gives it to all.
+    sources: StateSources | None = None
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -99,6 +103,7 @@ class HandledState(ObjectState):
 
     def sync(self) -> None:
         for handler in self._handlers.values():
+            handler.sources = self._sources
             handler.sync()
         # Save only when all are synced: if a rank is lost in between, restore must not mix the
         # states of two ranks.

@@ -91,9 +91,14 @@ class TensorFlowState(HandledState):
         super().restore()
 
     def sync(self) -> None:
+        left = self.variables
+        if self._sources is not None:
+            values = functools.partial(values_of, session=self.session)
+            assign_all = functools.partial(assign, session=self.session)
+            left = self._sources.fill_variables(left, values, assign_all)
         if self.session is None:
-            broadcast_variables(self.variables, root_rank=0)
-        else:
+            broadcast_variables(left, root_rank=0)
+        elif left:
             self.session.run(self._broadcast)
         super().sync()
         # Save only when all are synced: if a rank is lost in between, restore must not mix the

@@ -65,26 +65,34 @@ def broadcast_optimizer_state(
     afterwards; if `model` is given, those of its sparse embeddings are sparse.
     """
     had_state = bool(getattr(optimizer, "state", None))
-    replace_optimizer_state(optimizer, root_rank, process_set)
+    tensors = outline_optimizer_state(optimizer, root_rank, process_set)
+    broadcast_parameters(tensors, root_rank, process_set)
     if not had_state:
         params = [param for group in optimizer.param_groups for param in group["params"]]
         _add_gradients(params, _with_sparse_gradients(optimizer, model))
 
 
 @eager
-def replace_optimizer_state(
+def outline_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
     process_set: ProcessSet = global_process_set,
-) -> None:
-    """Does the same, but leaves gradients alone."""
+    *,
+    keeps: bool = False,
+) -> list[tuple[str, torch.Tensor]]:
+    """Gives all ranks the root's options and the form of its state; leaves gradients alone.
+
+    Returns the tensors of that state, with the same names on all ranks. Only on the root they have
+    values, which broadcast_parameters gives to the others; with `keeps`, also on ranks whose own
+    state has this form.
+    """
     set_number = set_id(process_set)
     tensors: list[torch.Tensor] = []
-    outline = None
+    outline: Any = None
     with refusals.refusing(OperationKind.BROADCAST, "broadcast", None, set_number):
         _check_optimizer(optimizer)
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        if rank() == root_rank:
+        if keeps or rank() == root_rank:
             outline = (
                 [_without_params(group) for group in optimizer.param_groups],
                 [_outline(optimizer.state.get(param, {}), tensors) for param in params],
@@ -101,12 +109,13 @@ def replace_optimizer_state(
                 )
         for group, root_options in zip(optimizer.param_groups, options, strict=True):
             group.update(root_options)
-        optimizer.state.clear()
-        for param, state in zip(params, states, strict=True):
-            if state:
-                optimizer.state[param] = _filled(state, tensors, param.device)
-    named = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
-    broadcast_parameters(named, root_rank, process_set)
+        if outline is None or not _are_equal(outline[1], states):
+            tensors.clear()
+            optimizer.state.clear()
+            for param, state in zip(params, states, strict=True):
+                if state:
+                    optimizer.state[param] = _filled(state, tensors, param.device)
+    return [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
 
 
 @eager
@@ -197,6 +206,14 @@ def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_outline(inner, tensors) for inner in value)
     return value
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Returns whether two outlines are equal; False if that cannot be said."""
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
 
 
 def _places(outline: Any) -> list[_Place]:

@@ -12,7 +12,7 @@ import pytest
 #: Trains to step STEPS. Each step adds 1 to a value that all ranks hold, so that at the end it is
 #: STEPS if no step was lost or counted twice. At given steps, things happen (EVENTS).
 TRAINING = """
-import json, os, signal, sys, time
+import json, os, signal, socket, sys, time
 import numpy as np
 import perseus_core as core
 from perseus.common.elastic import ObjectState, run_fn
@@ -43,6 +43,9 @@ def happens(what):
         if how == "raises": raise ZeroDivisionError("the script's own mistake")
         if how == "is killed": os.kill(os.getpid(), signal.SIGKILL)
         if how == "is stopped": os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "hangs up":
+            with socket.socket(fileno=os.dup(int(os.environ["PERSEUS_DRIVER_FD"]))) as driver:
+                driver.shutdown(socket.SHUT_RDWR)
 
 core.init()
 state = ObjectState(broadcast, core.rank, step=0, value=0.0, seen={}, entered=0)
@@ -138,6 +141,15 @@ def test_a_rank_is_lost(job: Job, how: str) -> None:
     flags = ("-np", "3", "--min-np", "1", "--blacklist-by", "slot")
     result = job.run(*flags, hosts="localhost:3", EVENTS=f'{{"3": "1 {how}"}}')
     assert finished(result) == [(0, 2, 2), (1, 2, 2)]
+
+
+def test_a_rank_that_has_hung_up_is_told_of_a_change(job: Job) -> None:
+    # As one that is ending: its socket is closed before its process has ended.
+    events = '{"5": "1 hangs up", "10": "localhost:3"}'
+    flags = ["-np", "2", "--min-np", "1", "--max-np", "3", "--blacklist-by", "slot"]
+    result = job.run(*flags, hosts="localhost:2", EVENTS=events, steps=40)
+    assert [(rank, size) for rank, size, _ in finished(result)] == [(0, 2), (1, 2)]
+    assert "the connection to host localhost" not in result.stderr
 
 
 def test_a_rank_is_stopped_while_another_starts(job: Job) -> None:

@@ -17,13 +17,10 @@ from perseus.common.handled_state import (
 )
 from perseus.torch.horovod.async_completion import wait_for_all
 from perseus.torch.horovod.elastic.saved_copy import SavedCopy, is_plain
+from perseus.torch.horovod.elastic.sharing import share
 from perseus.torch.horovod.elastic.values_in_place import Marks, ValuesInPlace
 from perseus.torch.horovod.forward_overlap import UpdatesInForward
-from perseus.torch.horovod.functions import (
-    broadcast_object,
-    broadcast_parameters,
-    replace_optimizer_state,
-)
+from perseus.torch.horovod.functions import broadcast_object, outline_optimizer_state
 from perseus_core import driver_link
 
 __all__ = [
@@ -134,7 +131,7 @@ class ModelStateHandler(_LargeStateHandler[torch.nn.Module]):
             self.value.load_state_dict(state, strict=False)
 
     def sync(self) -> None:
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        share(self.value.state_dict().items(), self.sources)
 
 
 class OptimizerStateHandler(_LargeStateHandler[torch.optim.Optimizer]):
@@ -149,7 +146,9 @@ class OptimizerStateHandler(_LargeStateHandler[torch.optim.Optimizer]):
         self.value.load_state_dict({**self.value.state_dict(), **state})
 
     def sync(self) -> None:
-        replace_optimizer_state(self.value, root_rank=0)
+        keeps = self.sources is not None and self.sources.has_state
+        tensors = outline_optimizer_state(self.value, root_rank=0, keeps=keeps)
+        share(tensors, self.sources)
 
 
 class ObjectStateHandler(_StateDictHandler[_HasStateDict]):

@@ -1,17 +1,17 @@
 """Single calls from C: Perseus, and MPI_Iallreduce of Open MPI and MPICH, in turns.
 
-python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--distance far]
-                           [--quick] [--json FILE] [--plot FILE]
+python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--calls 1 64] [--distance far]
+                           [--contenders "open mpi C"] [--quick] [--json FILE] [--plot FILE]
 
 It answers three questions: how long a call keeps its caller (`handed over`); how long it takes from
 the call until one allreduce is done (`done`); and the same for 64 that are under way at once, until
 the last is done. An iteration counts as long as its slowest rank takes. Ratios are to Perseus,
 waiting.
 
-`waiting`: the caller waits for each call, as MPI's callers do. The callback may run during the
-wait, and has run when it returns. `called back`: the caller sleeps, or could do something else, and
-the library's thread runs the callback. MPI's calls progress only while the caller is inside MPI;
-here it stays there until all are done.
+`waiting`: the caller waits for each call and releases it, as MPI's callers do; it has no callbacks.
+`called back`: the caller sleeps, or could do something else, and the library's thread runs the
+callback. MPI's calls progress only while the caller is inside MPI; here it stays there until all
+are done.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from contest.conductor import Conductor
 from contest.launch import KNOWN, variant
 from contest.progress import progress
 
-CONTENDERS = [
+CONTENDERS = (
     variant("perseus C", "perseus C, waiting", CONTENDER_WAITS="1"),
     variant("perseus C", "perseus C, called back"),
     KNOWN["open mpi C"],
     KNOWN["mpich C"],
-]
+)
 SIZES = [4, 1 << 10, 16 << 10, 256 << 10]
 QUICK_SIZES = [4, 4 << 10]
+AT_ONCE = (1, 64)
+#: To hand over a larger buffer takes no longer, but its end takes longer to come.
+HANDED_OVER_BYTES = 256 << 10
 #: The measured intervals, each with the number of concurrent calls.
 WORKS = (
     ("one call until it is handed over", "calls.handed_over", 1),
@@ -62,17 +65,25 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=float32_bytes, nargs="+", action=Different, help="bytes of each"
     )
+    parser.add_argument(
+        "--calls", type=int, nargs="+", action=Different, choices=AT_ONCE, default=AT_ONCE
+    )
+    labels = [contender.label for contender in CONTENDERS]
+    parser.add_argument("--contenders", nargs="+", action=Different, choices=labels, default=labels)
     core_distance.add_argument(parser)
     report.add_arguments(parser)
     args = parser.parse_args()
     turns, seconds = (2, 0.1) if args.quick else (7, 0.3)
     calls = report.Report("calls", file=args.json)
     for ranks in args.ranks:
-        with Conductor(CONTENDERS, ranks, distance=args.distance) as contest:
+        chosen = [contender for contender in CONTENDERS if contender.label in args.contenders]
+        with Conductor(chosen, ranks, distance=args.distance) as contest:
             cases = [
                 (size, work)
                 for size in args.sizes or (QUICK_SIZES if args.quick else SIZES)
                 for work in WORKS
+                if work[2] in args.calls
+                if size <= HANDED_OVER_BYTES or "handed_over" not in work[1]
             ]
             for size, (what, work, count) in progress(cases, f"calls, {ranks} ranks"):
                 case = {"work": what, "bytes": size, "ranks": ranks}

@@ -1,6 +1,6 @@
 """Measures another build of Perseus beside this one, in turns.
 
-python benchmarks/versus.py TREE {latency,bandwidth,step} [ARGUMENT...]
+python benchmarks/versus.py TREE {latency,calls,bandwidth,step} [ARGUMENT...]
 
 TREE is a checkout in which `make build` has run, such as one of the commit before a change. The
 program runs with these arguments, and with two contenders for each way to call Perseus: this
@@ -37,7 +37,7 @@ def of_tree(contender: Contender, tree: Path) -> Contender:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tree", type=Path, metavar="TREE")
-    parser.add_argument("program", choices=("latency", "bandwidth", "step"))
+    parser.add_argument("program", choices=("latency", "calls", "bandwidth", "step"))
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     args = parser.parse_args()
     tree = args.tree.resolve()
@@ -47,7 +47,12 @@ def main() -> None:
     both = [one for ours in contenders for one in (ours, of_tree(ours, tree))]
     KNOWN.update((one.label, one) for one in both)
     module = importlib.import_module(args.program)
-    if args.program == "step":
+    if args.program == "calls":
+        waiting, called_back, *peers = module.CONTENDERS
+        pairs = [(ours, of_tree(ours, tree)) for ours in (waiting, called_back)]
+        module.CONTENDERS = (*(one for pair in pairs for one in pair), *peers)
+        options = []
+    elif args.program == "step":
         module.AT_ONCE["torch"] = tuple(one for one in both if not one.compiled)
         options = ["--only", "at-once"]
     else:

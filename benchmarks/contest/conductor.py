@@ -111,6 +111,7 @@ class Conductor:
         iterations: int | Mapping[str, int] | None = None,
         seconds: float = 0.3,
         only: Iterable[str] | None = None,
+        once_more: bool = True,
         **options: Any,
     ) -> dict[str, Times]:
         """Lets every contender, or those in `only`, do `work` in `turns` interleaved turns.
@@ -119,7 +120,8 @@ class Conductor:
         strings. A turn has `iterations` iterations if that is given, for all or by label. Otherwise
         it takes about `seconds`; a trial determines how many iterations that is (3 to 2000) for
         each contender. If a work fails on all ranks, only that work has failed: the contender
-        stays. If the distance of the processors changes meanwhile, all of it is done once more.
+        stays. If the distance of the processors changes meanwhile, all of it is done once more,
+        unless `once_more` is false, as where only a first time counts.
         """
         labels = list(self.contenders if only is None else only)
         results = {label: Times(reason=self.absent.get(label)) for label in labels}
@@ -130,7 +132,7 @@ class Conductor:
                 counts[label] = given[label] or self._trial(
                     label, work, seconds, options, results[label]
                 )
-        for _ in range(2):
+        for _ in range(2 if once_more else 1):
             for result in results.values():
                 if result.reason is None:  # else no more is measured
                     result.microseconds.clear()

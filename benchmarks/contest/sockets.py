@@ -33,11 +33,14 @@ class Costs:
     near_line, far_line: until a written line has come to another processor, under the same cache or
         another one (perseusrun --core-distances).
     message: a rank's work for one message, at either end, without its bytes.
+    message_lines: how many lines cross one after the other until a message has been taken up.
     cached_byte, memory_byte: copying a byte, or adding it up, in a rank's own cache and from
         memory; what a rank reads from a near rank costs as much.
     far_read_line: more than that for a line that is read from a far rank. Many are under way at
         once, so it is much less than far_line.
-    cache: bytes of a buffer up to which it stays in a rank's own cache.
+    cache: bytes of a last-level cache. The ranks under it have equal shares. A buffer of up to half
+        a rank's share stays there, with what is handed over; of one half as large again as the
+        share, everything comes from memory; in between a part does.
     call: from the call of an allreduce to its end, without what it moves.
     link: bytes that go from one socket to another in a nanosecond; 0: no limit.
     """
@@ -45,6 +48,7 @@ class Costs:
     near_line: float
     far_line: float
     message: float
+    message_lines: float
     cached_byte: float
     memory_byte: float
     far_read_line: float
@@ -58,10 +62,11 @@ class Costs:
 RECORDED = {
     # An allreduce of 64 MiB took 7 ms while the processors were near each other, and 33 ms while
     # they were far apart, at the same settings (summer of 2026).
-    "slow": Costs(27.0, 155.0, 200.0, 0.018, 0.05, 25.0, 4 << 20, 800.0),
-    # AMD EPYC, family 26, on 28 November 2026. Near and far: 64 KiB took 3.7 and 7.5 us, 512 KiB 18
-    # and 32 us, 1 MiB 39 and 68 us, 64 MiB 6.7 and 10 ms.
-    "fast": Costs(27.0, 180.0, 200.0, 0.018, 0.05, 1.8, 4 << 20, 800.0),
+    "slow": Costs(27.0, 155.0, 200.0, 3.0, 0.018, 0.05, 25.0, 32 << 20, 800.0),
+    # AMD EPYC, family 26, with a cache of 32 MiB, on 28 and 29 November 2026. Near and far: 4 B
+    # took 1.1 and 1.7 us, 16 KiB 2.5 and 4.3 us, 1 MiB 37 and 62 us, 8 MiB 0.36 and 0.56 ms, 16 MiB
+    # 1.0 and 1.2 ms, 64 MiB 6.7 and 10 ms.
+    "fast": Costs(27.0, 180.0, 200.0, 3.0, 0.018, 0.05, 1.8, 32 << 20, 800.0),
 }
 
 
@@ -78,7 +83,7 @@ class Host:
         self.costs = costs
         self.socket_of = socket_of
         self.far_lines = [0] * len(socket_of)
-        self._byte = costs.cached_byte if buffer_bytes <= costs.cache else costs.memory_byte
+        self._byte = [self._byte_under(socket, buffer_bytes) for socket in socket_of]
         self._processors = [_Processor() for _ in range(processors)]
         self._link_free: dict[tuple[int, int], float] = {}
         self._order = itertools.count()
@@ -87,6 +92,12 @@ class Host:
     @property
     def size(self) -> int:
         return len(self.socket_of)
+
+    def _byte_under(self, socket: int, buffer_bytes: int) -> float:
+        """Returns what a rank of the socket takes to copy a byte, or add it up."""
+        share = self.costs.cache / self.socket_of.count(socket)
+        spilled = 1.0 if share == 0 else min(max(buffer_bytes / share - 0.5, 0.0), 1.0)
+        return self.costs.cached_byte + spilled * (self.costs.memory_byte - self.costs.cached_byte)
 
     def begin(self, rank: int, step: Step) -> None:
         """Lets the rank do this once it is free."""
@@ -111,7 +122,7 @@ class Host:
 
     def touch(self, rank: int, count: int) -> None:
         """The rank copies so many bytes, or adds them up."""
-        self._of(rank).free += count * self._byte
+        self._of(rank).free += count * self._byte[rank]
 
     def send(self, source: int, target: int, step: Step) -> None:
         """The rank tells another where a payload is; that one then does `step`."""
@@ -119,7 +130,7 @@ class Host:
         sender.free += self.costs.message
         is_far = self.socket_of[source] != self.socket_of[target]
         line = self.costs.far_line if is_far else self.costs.near_line
-        self._at(sender.free + line, target, step)
+        self._at(sender.free + line * self.costs.message_lines, target, step)
 
     def read(self, source: int, target: int, count: int, seen: set[int] | None = None) -> None:
         """The target copies or adds up a payload. `seen`: the sockets that have it."""

@@ -32,13 +32,12 @@ namespace {
   std::abort();
 }
 
-// While there are pollers, sockets are checked once in this many turns: a system call costs as much
-// as moving a small message through shared memory.
-constexpr int kTurnsPerSocketCheck = 8;
+// While there are pollers, timers and sockets are checked once in this many turns: a system call
+// costs as much as moving a small message through shared memory. As long as the checks find
+// nothing, the turns between them become more; turns that find work for the pollers count for
+// several, since they take longer.
+constexpr int kFewTurns = 8, kManyTurns = 32;
 constexpr int kEventsPerWait = 64;
-
-// How long a helping thread polls without yielding where no other thread wants its processor.
-constexpr std::chrono::microseconds kHotPolling{20};
 
 // The loop that this thread runs in place of the loop's own thread.
 thread_local const void* helped_here = nullptr;
@@ -198,9 +197,13 @@ struct EventLoop::Impl {
     bool progress = run_ready();
     progress |= run_posted();
     progress |= run_pollers();
-    if (++turns % kTurnsPerSocketCheck == 0 || pollers.empty()) {
-      progress |= run_timers();
-      progress |= run_sockets();
+    turns += progress ? turns_per_check / kFewTurns : 1;
+    if (turns >= turns_per_check || pollers.empty()) {
+      turns = 0;
+      const bool has_fired = run_timers();
+      const bool is_found = run_sockets() || has_fired;
+      turns_per_check = is_found ? kFewTurns : std::min(2 * turns_per_check, kManyTurns);
+      progress |= is_found;
     }
     return progress;
   }
@@ -222,12 +225,14 @@ struct EventLoop::Impl {
   }
 
   // Runs the loop, which the calling thread has taken from the loop's own thread.
-  void run_for(const Event& awaited, Clock::time_point until, AdaptiveYield& yields) noexcept {
+  void run_for(const Event& awaited, Clock::time_point now, Clock::time_point until,
+               AdaptiveYield& yields) noexcept {
     const NoCancellation no_cancellation;
     const DefaultFloatEnvironment float_environment;
     const FramePool::Use use(frames);
     const Helping helping(this);
-    Clock::time_point now = Clock::now(), last_progress = now;
+    Clock::time_point last_progress = now;
+    bool is_waiting = false;
     while (!awaited.is_set()) {
       const bool progress = turn();
       now = Clock::now();
@@ -236,8 +241,13 @@ struct EventLoop::Impl {
         return handoff.give_back(LoopHandoff::Recall::kYes, now);
       }
       if (progress) {
+        if (is_waiting) yields.note_answer(now - last_progress);
+        is_waiting = false;
         last_progress = now;
-      } else if (now - last_progress < kHotPolling && yields.is_uncontended()) {
+        continue;
+      }
+      is_waiting = true;
+      if (yields.expects_answer(now - last_progress)) {
         cpu_relax();
       } else if (now - last_progress < spin && yields.is_worthwhile(now)) {
         yields.yield(now);
@@ -288,7 +298,8 @@ struct EventLoop::Impl {
   std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers;
   std::unordered_map<TimerId, Clock::time_point> timer_times;
   TimerId next_timer = 1;
-  unsigned turns = 0;
+  int turns = 0;  // since sockets were last checked
+  int turns_per_check = kFewTurns;
 };
 
 EventLoop::EventLoop(std::chrono::microseconds spin) : impl_(std::make_unique<Impl>(spin)) {}
@@ -333,15 +344,14 @@ void EventLoop::run() {
 
 void EventLoop::set_handoff_policy(const LoopHandoffPolicy& policy) { impl_->policy = &policy; }
 
-void EventLoop::help(const Event& awaited, Clock::time_point until) {
+void EventLoop::help(const Event& awaited, Clock::time_point now, Clock::time_point until) {
   Impl& loop = *impl_;
   thread_local AdaptiveYield yields;
-  const Clock::time_point began = Clock::now();
+  const Clock::time_point began = now;
   wait_habit.note_wait(began);
   const LoopHandoff::Request request(loop.handoff, began);
-  for (Clock::time_point now = began; !awaited.is_set() && loop.may_hand_off();
-       now = Clock::now()) {
-    if (loop.handoff.try_take()) return loop.run_for(awaited, until, yields);
+  for (; !awaited.is_set() && loop.may_hand_off(); now = Clock::now()) {
+    if (loop.handoff.try_take()) return loop.run_for(awaited, now, until, yields);
     if (now >= until || now - began >= loop.spin || !yields.is_worthwhile(now)) return;
     yields.yield(now);
   }

@@ -83,7 +83,7 @@ class EventLoop {
   // set, if the loop's own thread has nothing to do and hands it off. Returns sooner at `until`,
   // when nothing has come for as long as the loop polls, or when the loop's own thread is needed.
   // Any thread but the loop thread.
-  void help(const Event& awaited, Clock::time_point until);
+  void help(const Event& awaited, Clock::time_point now, Clock::time_point until);
   // Returns whether the loop's own thread has handed it off. Any thread.
   bool is_handed_off() const;
 

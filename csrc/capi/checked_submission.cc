@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/recycler.h"
 #include "base/settings.h"
@@ -40,7 +41,7 @@ class Checker {
     description.priority = submission_.priority;
     PERSEUS_RETURN_IF_ERROR(about(check_callback_thread(submission_.callback_thread)));
     if (name_.kind == OperationKind::kBarrier || name_.kind == OperationKind::kJoin) {
-      return operation_;
+      return std::move(operation_);
     }
     if (submission_.device != PERSEUS_CPU && submission_.device != PERSEUS_CUDA) {
       return wrong("there is no kind of device " + std::to_string(submission_.device));
@@ -50,7 +51,7 @@ class Checker {
     if (name_.kind == OperationKind::kBroadcast) PERSEUS_RETURN_IF_ERROR(take_root());
     if (name_.kind == OperationKind::kAlltoall) PERSEUS_RETURN_IF_ERROR(take_splits());
     if (submission_.device == PERSEUS_CUDA) PERSEUS_RETURN_IF_ERROR(take_gpu());
-    return operation_;
+    return std::move(operation_);
   }
 
  private:

@@ -82,16 +82,16 @@ Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t&
     [[maybe_unused]] const Status told = refuse(resolved, submission.id, made.status().message());
     return made.status();
   }
-  const OperationPtr operation = std::move(made).value();
+  OperationPtr operation = std::move(made).value();
 
   if (!process.names.take(submission.id)) return in_flight(*resolved.name);
-  operation->holds_name = true;
+  operation->holds_name.store(true, std::memory_order_relaxed);  // no other thread has it yet
   const perseus_handle_t added = process.handles.add(operation);
   if (submission.callback != nullptr) {
     operation->callback = calling(submission.callback, submission.user);
     operation->is_bound = submission.callback_thread == PERSEUS_CALLBACK_IN_LIBRARY;
   }
-  const Status status = resolved.engine.submit(operation);
+  Status status = resolved.engine.submit(std::move(operation));
   if (status.is_ok()) {
     *handle = added;
   } else {

@@ -23,7 +23,8 @@ bool wait_for_event(Event& event, int64_t time_out_ms) {
   std::optional<std::chrono::nanoseconds> time_out;
   if (is_bound(time_out_ms)) time_out = std::chrono::milliseconds(time_out_ms);
   if (const auto engine = process.engine(); engine != nullptr && time_out_ms != 0) {
-    engine->help(event, time_out ? began + *time_out : Clock::time_point::max());
+    engine->help(event, began, time_out ? began + *time_out : Clock::time_point::max());
+    if (event.is_set()) return true;
   }
   const auto spent = Clock::now() - began;
   if (time_out) *time_out -= spent;

@@ -54,14 +54,26 @@ const std::map<int32_t, ProcessSetPtr>& Agreements::process_sets() const {
 
 // ---- Submission.
 
-void Agreements::accept(std::span<const RefusedCall> refused,
-                        std::span<const OperationPtr> operations) {
+void Agreements::accept(std::span<const RefusedCall> refused, std::span<OperationPtr> operations) {
   for (const RefusedCall& call : refused) accept(call);
-  for (const OperationPtr& operation : operations) accept(operation);
-  // One round covers all the operations that came together.
-  for (const OperationPtr& operation : operations) {
-    if (const ProcessSetPtr set = wiring_.sets.find(operation->process_set)) advance(*set);
+  ProcessSetPtr set;
+  for (OperationPtr& operation : operations) {
+    const int32_t id = operation->process_set;
+    if (sets_with_news_.empty() || sets_with_news_.back() != id) sets_with_news_.push_back(id);
+    if (operation->new_set >= 0) {
+      wiring_.tracker.begin(*operation);
+      wiring_.sets.open_or_close(operation);
+      set = nullptr;
+      continue;
+    }
+    if (set == nullptr || set->id != id) set = wiring_.sets.find(id);
+    accept(set, std::move(operation));
   }
+  // One round covers all the operations of a set that came together.
+  for (const int32_t id : sets_with_news_) {
+    if ((set = wiring_.sets.find(id)) != nullptr) advance(*set);
+  }
+  sets_with_news_.clear();
 }
 
 void Agreements::accept(const RefusedCall& refused) {
@@ -75,10 +87,8 @@ void Agreements::accept(const RefusedCall& refused) {
   advance(*set);
 }
 
-void Agreements::accept(const OperationPtr& operation) {
+void Agreements::accept(const ProcessSetPtr& set, OperationPtr operation) {
   wiring_.tracker.begin(*operation);
-  if (operation->new_set >= 0) return wiring_.sets.open_or_close(operation);
-  const ProcessSetPtr set = wiring_.sets.find(operation->process_set);
   if (const Status why = wiring_.termination.reason(); !why.is_ok()) {
     return wiring_.tracker.complete(operation, why);
   }
@@ -96,14 +106,16 @@ void Agreements::accept(const OperationPtr& operation) {
     return wiring_.tracker.complete(operation, std::move(possible));
   }
 
-  set->pending.insert(operation->key, operation);
-  wiring_.watches.on_submission(set, *operation);
-  trace_negotiation(wiring_.timeline, *operation);
-  if (operation->description.kind == OperationKind::kJoin) {
+  Operation& pending = *operation;
+  // The description lives as long as its operation.
+  std::shared_ptr<const Description> description(operation, &pending.description);
+  set->pending.insert(pending.key, std::move(operation));
+  wiring_.watches.on_submission(set, pending);
+  trace_negotiation(wiring_.timeline, pending);
+  if (pending.description.kind == OperationKind::kJoin) {
     set->negotiator->join();
   } else {
-    // The description lives as long as its operation.
-    set->negotiator->submit(operation->key, {operation, &operation->description});
+    set->negotiator->submit(pending.key, std::move(description));
   }
 }
 

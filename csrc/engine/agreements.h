@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/submission_queue.h"
 #include "engine/wiring.h"
@@ -23,8 +24,7 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   std::unique_ptr<NegotiatorHost> host_of(ProcessSet& set);
 
   // SubmissionSink.
-  void accept(std::span<const RefusedCall> refused,
-              std::span<const OperationPtr> operations) override;
+  void accept(std::span<const RefusedCall> refused, std::span<OperationPtr> operations) override;
 
   // Begins or joins a round of the set if there is reason to. (NameConflictHost.)
   void advance(ProcessSet& set) override;
@@ -44,7 +44,8 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   class Host;
 
   void accept(const RefusedCall& refused);
-  void accept(const OperationPtr& operation);
+  // `set`: the operation's, or null if there is none.
+  void accept(const ProcessSetPtr& set, OperationPtr operation);
   // Returns an error if the operation removes a set in which something is still under way.
   Status check_at_rest(const Operation& operation) const;
 
@@ -60,7 +61,8 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   void fill(Batch& batch, ProcessSet& set, const Agreement& agreement);
 
   const Wiring wiring_;
-  uint64_t time_ = 0;  // the latest Agreement::time, in any set
+  std::vector<int32_t> sets_with_news_;  // of the operations that are being accepted
+  uint64_t time_ = 0;                    // the latest Agreement::time, in any set
 };
 
 }  // namespace perseus

@@ -132,9 +132,9 @@ Status Engine::break_world(const std::string& why) {
   return Status::aborted(news.why);
 }
 
-void Engine::help(const Event& awaited, Clock::time_point until) {
+void Engine::help(const Event& awaited, Clock::time_point now, Clock::time_point until) {
   const EngineScope here;
-  loop_.help(awaited, until);
+  loop_.help(awaited, now, until);
 }
 
 Status Engine::submit(OperationPtr operation) { return parts_->queue.submit(std::move(operation)); }

@@ -58,7 +58,7 @@ class Engine {
   // Call on a thread that is about to wait for an operation's event. The thread then does the
   // engine's work, if that is allowed, until the event is set or `until` has come. See
   // EventLoop::help.
-  void help(const Event& awaited, Clock::time_point until);
+  void help(const Event& awaited, Clock::time_point now, Clock::time_point until);
 
   // Lives as long as the engine.
   Announcements& announcements() const;

@@ -27,6 +27,7 @@ ProcessSets::ProcessSets(const Wiring& wiring)
 // ---- Which sets there are.
 
 Result<SharedRanks> ProcessSets::ranks(int32_t set) const {
+  if (set == ProcessSet::kWorld) return everyone_;
   std::lock_guard lock(ranks_mutex_);
   const auto found = ranks_.find(set);
   if (found == ranks_.end()) {
@@ -50,6 +51,7 @@ ProcessSetPtr ProcessSets::find(int32_t id) const {
 void ProcessSets::open_world() {
   std::vector<int> everyone(wiring_.mesh.topology().size);
   for (size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
+  everyone_ = std::make_shared<const std::vector<int>>(everyone);
   open(next_id_++, std::move(everyone));
 }
 

@@ -97,6 +97,7 @@ class ProcessSets {
 
   const Wiring wiring_;
   const int rank_;
+  SharedRanks everyone_;  // of the world; never changes, so it is read without the lock
 
   mutable std::mutex ranks_mutex_;
   std::map<int32_t, SharedRanks> ranks_;  // as of the last agreement

@@ -7,11 +7,12 @@
 namespace perseus {
 
 Status SubmissionQueue::submit(OperationPtr operation) {
-  const Clock::time_point now = operation->submitted_at = Clock::now();
+  static thread_local const char this_thread = 0;  // its address tells the threads apart
   const bool is_bound = operation->is_bound;
   const bool is_on_gpu = operation->gpu != nullptr;
   if (is_on_gpu) binding_.bind_all();
-  bool is_first = true;
+  bool is_first = true, follows_own = false;
+  Clock::time_point now;
   {
     std::lock_guard lock(mutex_);
     if (!closed_.is_ok()) {
@@ -20,15 +21,25 @@ Status SubmissionQueue::submit(OperationPtr operation) {
       return why;
     }
     if (is_bound) binding_.add_operation();
+    // One look at the clock serves all operations that are taken up together.
+    follows_own = !queue_.empty() && first_submitter_ == &this_thread;
+    if (!follows_own) now = Clock::now();
+    if (queue_.empty()) {
+      first_submitted_at_ = now;
+      first_submitter_ = &this_thread;
+    }
+    operation->submitted_at = first_submitted_at_;
     queue_.push_back(std::move(operation));
-    is_first = !has_submissions_.exchange(true, std::memory_order_acq_rel);
+    // It changes under the lock only.
+    is_first = !has_submissions_.load(std::memory_order_relaxed);
+    if (is_first) has_submissions_.exchange(true, std::memory_order_acq_rel);
   }
   if (!is_first && !loop_.is_handed_off()) return {};
   if (is_bound || is_on_gpu) {
     loop_.wake();
-  } else {
+  } else if (!follows_own) {
     // A thread that has just waited is likely to wait for this operation as well, and then does all
-    // the work by itself.
+    // the work by itself. What it has decided for its first operation holds for those that follow.
     loop_.wake_unless_helped(now);
   }
   return {};

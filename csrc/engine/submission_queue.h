@@ -25,9 +25,8 @@ struct RefusedCall {
 class SubmissionSink {
  public:
   // Both in the order of submission. The refused calls come first: an operation of the same name
-  // can only have been submitted after.
-  virtual void accept(std::span<const RefusedCall> refused,
-                      std::span<const OperationPtr> operations) = 0;
+  // can only have been submitted after. The sink may take the operations away.
+  virtual void accept(std::span<const RefusedCall> refused, std::span<OperationPtr> operations) = 0;
 
  protected:
   ~SubmissionSink() = default;
@@ -62,6 +61,8 @@ class SubmissionQueue final : public Poller {
 
   std::mutex mutex_;
   std::vector<OperationPtr> queue_;
+  Clock::time_point first_submitted_at_;   // the first operation in the queue
+  const char* first_submitter_ = nullptr;  // the thread that submitted it
   std::vector<RefusedCall> refused_;
   Status closed_;  // ok while submissions are accepted
   std::atomic<bool> has_submissions_{false};

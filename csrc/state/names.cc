@@ -1,5 +1,6 @@
 #include "state/names.h"
 
+#include <memory>
 #include <string>
 
 namespace perseus {
@@ -11,37 +12,40 @@ int32_t Names::id_of(int32_t process_set, OperationKind kind, std::string_view n
   if (const auto place = ids_.find(full); place != ids_.end()) return place->second;
   auto* const text = static_cast<char*>(memory_.allocate(full.size(), alignof(char)));
   const std::string_view kept(text, full.copy(text, full.size()));
-  const auto id = static_cast<int32_t>(slots_.size());
-  slots_.push_back({{process_set, kind, kept.substr(set.size())}, false});
+  const int32_t id = slot_count_.load(std::memory_order_relaxed);
+  const int block = block_of(static_cast<uint32_t>(id));
+  if (blocks_[block] == nullptr) make_block(block);
+  slot(id).entry = {process_set, kind, kept.substr(set.size())};
   ids_.emplace(kept, id);
+  slot_count_.store(id + 1, std::memory_order_release);
   return id;
 }
 
+void Names::make_block(int block) {
+  const size_t slots = size_t{kFirstBlockSlots} << block;
+  blocks_[block] = static_cast<Slot*>(memory_.allocate(slots * sizeof(Slot), alignof(Slot)));
+  std::uninitialized_default_construct_n(blocks_[block], slots);
+}
+
 Result<const Names::Entry*> Names::find(int32_t id) const {
-  std::lock_guard lock(mutex_);
-  if (id < 0 || static_cast<size_t>(id) >= slots_.size()) {
+  if (id < 0 || id >= slot_count_.load(std::memory_order_acquire)) {
     return Status::invalid_argument("no operation is registered under id " + std::to_string(id));
   }
-  return &slots_[id].entry;
+  return &slot(id).entry;
 }
 
 bool Names::take(int32_t id) {
-  std::lock_guard lock(mutex_);
-  return !std::exchange(slots_[id].in_flight, true);
+  return !slot(id).in_flight.exchange(true, std::memory_order_acq_rel);
 }
 
-void Names::give_back(int32_t id) {
-  std::lock_guard lock(mutex_);
-  slots_[id].in_flight = false;
-}
+void Names::give_back(int32_t id) { slot(id).in_flight.store(false, std::memory_order_release); }
 
 bool Names::is_in_flight(int32_t id) const {
-  std::lock_guard lock(mutex_);
-  return slots_[id].in_flight;
+  return slot(id).in_flight.load(std::memory_order_acquire);
 }
 
 void Names::after_fork_in_child() {
-  for (Slot& slot : slots_) slot.in_flight = false;
+  for (int32_t id = 0; id < slot_count_.load(std::memory_order_relaxed); ++id) give_back(id);
   mutex_.unlock();
 }
 

@@ -1,9 +1,12 @@
 // Maps names of operations to small ids, for the life of the process, so that a framework submits
-// an index at each step and not a string. Any thread.
+// an index at each step and not a string. Any thread; only id_of takes a lock, since each operation
+// needs the others several times.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <bit>
 #include <cstdint>
-#include <deque>
 #include <memory_resource>
 #include <mutex>
 #include <string_view>
@@ -43,14 +46,32 @@ class Names {
  private:
   struct Slot {
     Entry entry;
-    bool in_flight = false;
+    std::atomic<bool> in_flight{false};
   };
   static constexpr size_t kBlockBytes = 64 << 10;
+  // Slots lie in blocks, each twice as large as the one before, so that they never move.
+  static constexpr uint32_t kFirstBlockSlots = 256;
+  static constexpr int kBlocks = 32 - std::bit_width(kFirstBlockSlots) + 1;
 
-  mutable std::mutex mutex_;
+  // Returns the index of the block in which an id's slot lies.
+  static int block_of(uint32_t id) {
+    return std::bit_width(id + kFirstBlockSlots) - std::bit_width(kFirstBlockSlots);
+  }
+  // The id must be below slot_count_.
+  Slot& slot(int32_t id) const {
+    const auto place = static_cast<uint32_t>(id);
+    const int block = block_of(place);
+    return blocks_[block][place + kFirstBlockSlots - (kFirstBlockSlots << block)];
+  }
+  // Constructs the slots of a block that has none yet.
+  void make_block(int block);
+
+  std::mutex mutex_;  // guards what follows, but for slots below slot_count_
   std::pmr::monotonic_buffer_resource memory_{kBlockBytes};
-  std::pmr::deque<Slot> slots_{&memory_};  // a deque does not move its elements
+  std::array<Slot*, kBlocks> blocks_{};
   std::pmr::unordered_map<std::string_view, int32_t> ids_{&memory_};
+
+  std::atomic<int32_t> slot_count_{0};
 };
 
 }  // namespace perseus

@@ -94,7 +94,8 @@ class Operation {
   int open_activities = 0;  // in the timeline
   Status first_error;
   std::optional<NonFinite> non_finite;
-  // When it was submitted, for the stall report.
+  // When it was submitted, or the first that the engine took up together with it: for reports of
+  // stalls.
   std::chrono::steady_clock::time_point submitted_at;
 
   // Results; valid once done.is_set().

@@ -1,6 +1,7 @@
 #include "watch/stall_watch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/settings.h"
 #include "observe/log.h"
@@ -26,7 +27,10 @@ StallWatch::StallWatch(EventLoop& loop, const Settings& settings, int rank,
 
 void StallWatch::watch(const ProcessSetPtr& set) {
   if (!enabled_) return;
-  sets_[set->id] = set;
+  std::weak_ptr<ProcessSet>& known = sets_[set->id];
+  // A later set may have the id of one that has been closed. Assigning would count references for
+  // each operation.
+  if (known.owner_before(set) || set.owner_before(known)) known = set;
   if (!alarm_.is_set()) arm();
 }
 
@@ -71,7 +75,10 @@ void StallWatch::check() {
       any_late |= waited >= report_after_;
       if (waited >= report_after_ / 2) late.push_back(operation.get());
     }
-    std::ranges::sort(late, {}, &Operation::submitted_at);
+    // Operations that were taken up together have one time.
+    std::ranges::sort(late, {}, [](const Operation* operation) {
+      return std::pair(operation->submitted_at, operation->handle);
+    });
     if (any_late) ask(*set, late);
     has_asked |= any_late;
   }

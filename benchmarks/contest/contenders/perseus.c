@@ -1,6 +1,5 @@
 /* Perseus through perseus.h. */
 #include <perseus/perseus.h>
-#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,8 +7,9 @@
 
 #include "serve.h"
 
-/* With $CONTENDER_WAITS the submitting thread waits for each operation by perseus_wait, where
- * callbacks may then run. Otherwise it sleeps, and callbacks wake it, as in most adapters. */
+/* With $CONTENDER_WAITS the submitting thread waits for each operation by perseus_wait, as MPI's
+ * callers do, and there are no callbacks. Otherwise it sleeps, and callbacks wake it, as in most
+ * adapters. */
 static int waits;
 
 /* The handle of the last operation, which owns the result; 0: none. */
@@ -101,22 +101,24 @@ static void complete(void* user, perseus_handle_t handle, perseus_status_t statu
   (void)message;
   if (status != PERSEUS_OK) atomic_fetch_add(&failures, 1);
   last_callback = contender_microseconds();
-  if (!waits) perseus_release(handle);
+  perseus_release(handle);
   one_less();
 }
 
-/* Submits an operation whose completion a callback reports. */
+/* Submits an operation that end() waits for. */
 static int hand_over(perseus_submission_t submission) {
   submission.struct_size = sizeof submission;
-  submission.callback = complete;
-  submission.callback_thread = waits ? PERSEUS_CALLBACK_IN_WAIT : PERSEUS_CALLBACK_IN_LIBRARY;
   if (handle_count == kMostHandles) return contender_failed("too many operations") != NULL;
-  atomic_fetch_add(&under_way, 1);
+  if (!waits) {
+    submission.callback = complete;
+    submission.callback_thread = PERSEUS_CALLBACK_IN_LIBRARY;
+    atomic_fetch_add(&under_way, 1);
+  }
   if (perseus_submit(&submission, &handles[handle_count]) == PERSEUS_OK) {
     if (waits) ++handle_count;
     return 1;
   }
-  one_less();
+  if (!waits) one_less();
   return contender_failed(perseus_last_error()) != NULL;
 }
 
@@ -132,16 +134,21 @@ static int begin(int name, float* data, size_t elements, int priority) {
                                           .priority = priority});
 }
 
-static int end(void) {
+static int end_by_waiting(void) {
+  int succeeded = 0;
   for (int i = 0; i < handle_count; ++i) {
-    perseus_wait(handles[i], -1);
+    succeeded += perseus_wait(handles[i], -1) == PERSEUS_OK;
     perseus_release(handles[i]);
   }
+  const int all_did = succeeded == handle_count;
   handle_count = 0;
+  return all_did || contender_failed(perseus_last_error()) != NULL;
+}
+
+static int end(void) {
+  if (waits) return end_by_waiting();
   one_less();
-  /* A wait may return a moment before the callback has run. */
-  while (waits ? sem_trywait(&all_complete) != 0 && sched_yield() == 0
-               : sem_wait(&all_complete) != 0) {
+  while (sem_wait(&all_complete) != 0) {
   }
   atomic_store(&under_way, 1);
   return atomic_load(&failures) == 0 || contender_failed("a gradient was not reduced") != NULL;
@@ -174,7 +181,7 @@ int main(void) {
                                  .name = name,
                                  .begin = begin,
                                  .end = end,
-                                 .ended_at = ended_at};
+                                 .ended_at = waits ? NULL : ended_at};
   const int status = contender_serve(&contender);
   perseus_shutdown();
   return status;

@@ -22,6 +22,7 @@ typedef struct {
   long elements;
   long calls;
   long in_place;
+  long from_first;
   double pause;
 } request_t;
 
@@ -55,6 +56,8 @@ static int parse(char* line, request_t* request) {
       request->calls = atol(value);
     } else if (strcmp(word, "in_place") == 0) {
       request->in_place = atol(value);
+    } else if (strcmp(word, "from_first") == 0) {
+      request->from_first = atol(value);
     } else if (strcmp(word, "name") == 0) {
       snprintf(request->name, sizeof request->name, "%s", value);
     } else if (strcmp(word, "pause") == 0) {
@@ -121,21 +124,27 @@ static int is_right(const plan_t* plan, const float* result) {
   return 1;
 }
 
-static int measure(const contender_t* contender, const plan_t* plan, long iterations, int in_place,
-                   float* input, float* output) {
+static int check(const contender_t* contender, const plan_t* plan, float* input, float* target) {
   fill(input, plan->input, (float)(contender->rank + 1));
-  fill(output, plan->output, 0);
-  float* const target = in_place ? NULL : output;
   const float* result = plan->run(input, target, plan->input);
-  if (result == NULL || !is_right(plan, result)) return 0;
+  return result != NULL && is_right(plan, result);
+}
+
+/* With from_first the first call is timed, too, and the check comes after all. */
+static int measure(const contender_t* contender, const plan_t* plan, const request_t* request,
+                   int in_place, float* input, float* output) {
+  const int from_first = request->from_first != 0;
+  float* const target = in_place ? NULL : output;
+  fill(output, plan->output, 0);
+  if (!from_first && !check(contender, plan, input, target)) return 0;
   fill(input, plan->input, 0);
-  for (long i = -kWarmUp; i < iterations; ++i) {
+  for (long i = from_first ? 0 : -kWarmUp; i < request->iterations; ++i) {
     if (plan->together) contender->barrier();
     const double began = contender_microseconds();
     if (plan->run(input, target, plan->input) == NULL) return 0;
     if (i >= 0) times[i] = contender_microseconds() - began;
   }
-  return 1;
+  return !from_first || check(contender, plan, input, target);
 }
 
 static int run(const contender_t* contender, const request_t* request) {
@@ -161,7 +170,7 @@ static int run(const contender_t* contender, const request_t* request) {
   if (input == NULL || output == NULL) {
     contender_failed("out of memory");
   } else {
-    done = measure(contender, &plan, request->iterations, in_place, input, output);
+    done = measure(contender, &plan, request, in_place, input, output);
   }
   free(input);
   free(output);

@@ -57,7 +57,8 @@ class Events : public Poller, public LoopHandoffPolicy {
     loop.wake_unless_helped(Clock::now());
   }
   void help_until(Event& event, Clock::duration time_out = 20s) {
-    loop.help(event, Clock::now() + time_out);
+    const Clock::time_point now = Clock::now();
+    loop.help(event, now, now + time_out);
   }
   // Waits until the event is set, whichever thread sets it.
   void wait(Event& event) {

@@ -10,8 +10,7 @@ namespace perseus {
 namespace {
 
 struct SubmissionQueueTest : testing::Test, SubmissionSink {
-  void accept(std::span<const RefusedCall> refused,
-              std::span<const OperationPtr> operations) override {
+  void accept(std::span<const RefusedCall> refused, std::span<OperationPtr> operations) override {
     for (const RefusedCall& call : refused) seen.push_back("refused " + call.key);
     for (const OperationPtr& operation : operations) seen.push_back(operation->key);
   }

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 
 namespace perseus {
 namespace {
@@ -36,6 +38,27 @@ TEST(Names, EntriesStayWhereTheyAre) {
   }
   EXPECT_EQ(names.find(names.id_of(0, OperationKind::kAllreduce, "first")).value(), first);
   EXPECT_EQ(name_of_key(first->key), "first");
+}
+
+TEST(Names, AnIdIsFoundWhileOtherThreadsRegisterNames) {
+  Names names;
+  constexpr int kNames = 5000;
+  std::atomic<int32_t> last{-1};
+  std::jthread registering([&] {
+    for (int i = 0; i < kNames; ++i) {
+      last = names.id_of(0, OperationKind::kAllreduce, "name" + std::to_string(i));
+    }
+  });
+  int32_t id = -1;
+  while (id != kNames - 1) {
+    id = last;
+    if (id < 0) continue;
+    const auto found = names.find(id);
+    ASSERT_TRUE(found.is_ok());
+    ASSERT_EQ(name_of_key(found.value()->key), "name" + std::to_string(id));
+    ASSERT_TRUE(names.take(id));
+    names.give_back(id);
+  }
 }
 
 TEST(Names, ANameIsInFlightUntilItIsGivenBack) {

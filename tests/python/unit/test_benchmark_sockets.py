@@ -31,9 +31,9 @@ def nanoseconds(
 
 def test_two_ranks_exchange_small_inputs_in_one_hop(sockets: ModuleType) -> None:
     # Each copies 4 bytes, tells the other, waits for its line, and adds what it reads.
-    changed = {"cached_byte": 1.0, "memory_byte": 1.0, "message": 50.0}
-    assert nanoseconds(sockets, [0, 0], 4, "flat", near_line=30.0, **changed) == 54 + 30 + 54
-    assert nanoseconds(sockets, [0, 1], 4, "flat", far_line=150.0, **changed) == 54 + 150 + 54
+    changed = {"cached_byte": 1.0, "memory_byte": 1.0, "message": 50.0, "message_lines": 3.0}
+    assert nanoseconds(sockets, [0, 0], 4, "flat", near_line=30.0, **changed) == 54 + 3 * 30 + 54
+    assert nanoseconds(sockets, [0, 1], 4, "flat", far_line=150.0, **changed) == 54 + 3 * 150 + 54
 
 
 def test_a_processor_does_the_work_of_its_ranks_one_after_the_other(sockets: ModuleType) -> None:
@@ -78,3 +78,15 @@ def test_a_link_between_sockets_holds_up_what_crosses_it(sockets: ModuleType) ->
 def test_all_shards_of_a_large_buffer_are_reduced(sockets: ModuleType) -> None:
     one = nanoseconds(sockets, [0, 0], 512 << 10, "flat", memory_byte=1.0)
     assert nanoseconds(sockets, [0, 0], 16 << 20, "flat", memory_byte=1.0) == 32 * one
+
+
+def test_ranks_under_one_cache_share_it(sockets: ModuleType) -> None:
+    changed = {"memory_byte": 1.0, "cache": 32 << 20}
+    alone, together = [0, 1], [0, 0]
+    assert nanoseconds(sockets, alone, 16 << 20, "flat", **changed) == 0
+    assert nanoseconds(sockets, together, 8 << 20, "flat", **changed) == 0
+    # Half of the bytes come from memory at a rank's share, and all of them at half as much again.
+    half = nanoseconds(sockets, together, 16 << 20, "flat", **changed)
+    assert half == pytest.approx(nanoseconds(sockets, alone, 32 << 20, "flat", **changed) / 2)
+    whole = nanoseconds(sockets, together, 24 << 20, "flat", **changed)
+    assert whole == pytest.approx(3 * half)

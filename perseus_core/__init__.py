@@ -36,6 +36,7 @@ from perseus_core.errors import (
 )
 from perseus_core.gpu_arrays import GpuArray
 from perseus_core.handle import Handle, poll, wait
+from perseus_core.messages import Message, irecv, isend, recv, send
 from perseus_core.observe import (
     GpuSupport,
     Setting,
@@ -94,6 +95,7 @@ __all__ = [
     "GpuSupport",
     "Handle",
     "HorovodInternalError",
+    "Message",
     "MismatchError",
     "NonFiniteError",
     "NotInitializedError",
@@ -128,8 +130,10 @@ __all__ = [
     "grouped_allreduce",
     "grouped_allreduce_async",
     "init",
+    "irecv",
     "is_homogeneous",
     "is_initialized",
+    "isend",
     "join",
     "local_rank",
     "local_size",
@@ -139,11 +143,13 @@ __all__ = [
     "process_set_size",
     "process_sets",
     "rank",
+    "recv",
     "reducescatter",
     "reducescatter_async",
     "register_codec",
     "remove_process_set",
     "restore_residuals",
+    "send",
     "settings",
     "shutdown",
     "size",

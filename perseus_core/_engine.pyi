@@ -118,6 +118,41 @@ def result_address(handle: int, index: int = 0) -> int:
 def sequence(handle: int) -> int:
     """Returns how many operations its set has agreed on, with this one: the same on all ranks."""
 
+# Messages between two ranks
+ANY_RANK: int
+ANY_TAG: int
+
+def send(
+    process_set: int,
+    peer: int,
+    tag: int,
+    keep: object,
+    address: int,
+    shape: tuple[int, ...],
+    dtype: int,
+    priority: int,
+    callback: Callable[[int, int, str], object] | LateCallback | None,
+    /,
+) -> int:
+    """Starts to send a tensor in CPU memory; `keep` and `callback` are as for submit."""
+
+def recv(
+    process_set: int,
+    peer: int,
+    tag: int,
+    keep: object,
+    address: int,
+    shape: tuple[int, ...] | None,
+    dtype: int,
+    priority: int,
+    callback: Callable[[int, int, str], object] | LateCallback | None,
+    /,
+) -> int:
+    """Starts to receive into that memory, or with no shape into a Result."""
+
+def message_of(handle: int, /) -> tuple[int, int]:
+    """Returns source and tag of the message that a complete receive has got."""
+
 # Proofs
 PROOF_BYTES: int
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["plain_text", "real_number", "row_counts", "whole_number"]
+__all__ = ["number_or_any", "plain_text", "real_number", "row_counts", "whole_number"]
 
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
@@ -25,6 +25,16 @@ def whole_number(what: str, value: Any) -> int:
         raise TypeError(f"{what} is {_shown(value)}; it takes a whole number") from None
     if number not in _INT32:
         raise ValueError(f"{what} is {number}; it must fit in 32 bits")
+    return number
+
+
+def number_or_any(what: str, value: Any, number_of_any: int) -> int:
+    """Returns the value as an int of 0 or more; None gives the number that stands for any."""
+    if value is None:
+        return number_of_any
+    number = whole_number(what, value)
+    if number < 0:
+        raise ValueError(f"{what} is {number}; it must be 0 or more, or None for any")
     return number
 
 

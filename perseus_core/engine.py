@@ -45,6 +45,16 @@ Start an operation:
       submitted an operation that this rank has not: of this kind, and a name that begins with the
       prefix. At most one such wait at a time.
 
+Exchange messages with one other rank; see perseus_core.messages:
+
+  send(process_set, peer, tag, keep, address, shape, dtype, priority, callback) -> int
+  recv(process_set, peer, tag, keep, address, shape, dtype, priority, callback) -> int
+      Start to send a tensor in CPU memory, or to receive into that memory; a receive whose shape is
+      None takes whatever comes, as a Result. ANY_RANK and ANY_TAG are for receives. ValueError for
+      a wrong argument.
+  message_of(handle) -> tuple[int, int]
+      Returns source and tag of what a receive that is complete has got.
+
 Follow an operation by its handle, which is never used again for another:
 
   poll(handle) -> int
@@ -86,6 +96,8 @@ Memory:
 from typing import TypeAlias
 
 from perseus_core._engine import (
+    ANY_RANK,
+    ANY_TAG,
     NO_STREAM,
     LateCallback,
     Result,
@@ -93,11 +105,14 @@ from perseus_core._engine import (
     drop_kept,
     error,
     kept,
+    message_of,
     poll,
     prefer_huge_pages,
+    recv,
     register,
     release,
     result_address,
+    send,
     submit,
     submit_allreduce,
     wait,
@@ -105,6 +120,8 @@ from perseus_core._engine import (
 )
 
 __all__ = [
+    "ANY_RANK",
+    "ANY_TAG",
     "NO_STREAM",
     "LateCallback",
     "Operand",
@@ -114,11 +131,14 @@ __all__ = [
     "drop_kept",
     "error",
     "kept",
+    "message_of",
     "poll",
     "prefer_huge_pages",
+    "recv",
     "register",
     "release",
     "result_address",
+    "send",
     "submit",
     "submit_allreduce",
     "wait",

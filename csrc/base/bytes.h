@@ -67,6 +67,9 @@ class ByteReader {
     return false;
   }
 
+  // What has not been read.
+  std::span<const std::byte> rest() const { return bytes_; }
+
   bool failed() const { return failed_; }
   size_t remaining() const { return failed_ ? 0 : bytes_.size(); }
 

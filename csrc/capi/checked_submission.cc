@@ -218,7 +218,7 @@ Recycler<Operation>& recycled_operations() {
   return the_one;
 }
 
-Result<int64_t> bytes_of(const perseus_tensor_t& tensor) {
+Result<int64_t> bytes_of(const perseus_tensor_t& tensor, const char* memory) {
   if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
     return Status::invalid_argument("data type " + std::to_string(tensor.dtype) +
                                     " is not supported");
@@ -236,7 +236,7 @@ Result<int64_t> bytes_of(const perseus_tensor_t& tensor) {
     return Status::invalid_argument("its shape needs more memory than a machine can have");
   }
   if (tensor.input == nullptr && bytes > 0) {
-    return Status::invalid_argument("its input is a null pointer");
+    return Status::invalid_argument(std::string("its ") + memory + " is a null pointer");
   }
   return bytes;
 }

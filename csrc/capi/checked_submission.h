@@ -11,8 +11,9 @@
 namespace perseus {
 
 Recycler<Operation>& recycled_operations();
-// Returns the bytes of the tensor's input, or what is wrong with it, whatever it is submitted for.
-Result<int64_t> bytes_of(const perseus_tensor_t& tensor);
+// Returns the bytes of the tensor, or what is wrong with it, whatever it is submitted for.
+// `memory`: how errors call its `input`.
+Result<int64_t> bytes_of(const perseus_tensor_t& tensor, const char* memory = "input");
 Status check_callback_thread(perseus_callback_thread_t thread);
 
 // `set_ranks`: the ranks of the operation's process set, ascending. Errors name the operation; they

@@ -133,12 +133,16 @@ perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_
   described.sequence = operation.sequence;
   described.device = static_cast<perseus_device_t>(operation.description.device);
   described.device_index = operation.gpu != nullptr ? operation.gpu->ordinal() : -1;
+  const bool is_receive = operation.description.kind == OperationKind::kReceive;
+  described.source = is_receive ? operation.message.peer : -1;
+  described.tag = is_receive ? operation.message.tag : -1;
   if (!is_join) {
     const perseus::OperationTensor& tensor = operation.tensors[index];
     described.data = tensor.output;
     described.shape = tensor.result_shape.data();
     described.rank = static_cast<int32_t>(tensor.result_shape.size());
-    described.dtype = static_cast<perseus_dtype_t>(operation.description.tensors[index].dtype);
+    described.dtype = static_cast<perseus_dtype_t>(
+        is_receive ? operation.message.dtype : operation.description.tensors[index].dtype);
     if (!operation.received_splits.empty()) {
       described.received_splits = operation.received_splits.data();
       described.received_split_count = static_cast<int32_t>(operation.received_splits.size());

@@ -59,6 +59,8 @@ Result<OperationPtr> make_operation(const perseus_submission_t& submission,
   return make_operation(submission, *resolved.name, *resolved.ranks, resolved.engine);
 }
 
+}  // namespace
+
 // Small enough for std::function to store without allocating.
 OperationCallback calling(perseus_callback_t callback, void* user) {
   return [callback, user](Operation& done) {
@@ -67,8 +69,6 @@ OperationCallback calling(perseus_callback_t callback, void* user) {
              done.status.message().c_str());
   };
 }
-
-}  // namespace
 
 Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
               perseus_handle_t* handle) {

@@ -27,4 +27,11 @@ Status await_offer(const std::shared_ptr<Engine>& engine, int32_t set, Operation
                    std::string_view prefix, perseus_callback_t callback, void* user,
                    perseus_handle_t* handle);
 
+// Calls a program's function with what has become of an operation.
+OperationCallback calling(perseus_callback_t callback, void* user);
+
+// Begins to send or to receive a message; see perseus_send and perseus_recv. Writes the handle.
+Status transfer(const std::shared_ptr<Engine>& engine, OperationKind kind,
+                const perseus_transfer_t& message, perseus_handle_t* handle);
+
 }  // namespace perseus

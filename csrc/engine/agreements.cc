@@ -11,6 +11,8 @@
 #include "engine/termination.h"
 #include "engine/watches.h"
 #include "execution/trace.h"
+#include "messages/message_watch.h"
+#include "messages/messenger.h"
 #include "state/announcements.h"
 #include "state/control.h"
 
@@ -59,7 +61,10 @@ void Agreements::accept(std::span<const RefusedCall> refused, std::span<Operatio
   ProcessSetPtr set;
   for (OperationPtr& operation : operations) {
     const int32_t id = operation->process_set;
-    if (sets_with_news_.empty() || sets_with_news_.back() != id) sets_with_news_.push_back(id);
+    const bool needs_round = !is_message(operation->description.kind);
+    if (needs_round && (sets_with_news_.empty() || sets_with_news_.back() != id)) {
+      sets_with_news_.push_back(id);
+    }
     if (operation->new_set >= 0) {
       wiring_.tracker.begin(*operation);
       wiring_.sets.open_or_close(operation);
@@ -95,6 +100,7 @@ void Agreements::accept(const ProcessSetPtr& set, OperationPtr operation) {
   if (set == nullptr) {
     return wiring_.tracker.complete(operation, ProcessSets::set_is_gone(operation->process_set));
   }
+  if (is_message(operation->description.kind)) return accept_message(*set, operation);
   if (!set->broken.is_ok()) return wiring_.tracker.complete(operation, set->broken);
   if (operation->description.kind == OperationKind::kAwaitOffer) {
     return await_offer(set, operation);
@@ -117,6 +123,19 @@ void Agreements::accept(const ProcessSetPtr& set, OperationPtr operation) {
   } else {
     set->negotiator->submit(pending.key, std::move(description));
   }
+}
+
+// Two ranks may exchange messages in a set that a third has left.
+void Agreements::accept_message(const ProcessSet& set, const OperationPtr& operation) {
+  if (!set.broken.is_ok() && set.departed < 0) {
+    return wiring_.tracker.complete(operation, set.broken);
+  }
+  wiring_.watches.last.note(*operation);
+  trace_message(wiring_.timeline, *operation);
+  wiring_.messenger.submit(operation);
+  if (operation->done.is_set()) return;
+  wiring_.message_watch.watch();
+  wiring_.watches.peers.watch();
 }
 
 void Agreements::await_offer(const ProcessSetPtr& set, const OperationPtr& operation) {

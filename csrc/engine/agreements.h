@@ -1,5 +1,6 @@
 // Takes operations from submission to execution: a submission becomes pending in its process set,
-// the set's negotiator agrees on it with the other ranks, and the executor gets what was agreed.
+// the set's negotiator agrees on it with the other ranks, and the executor gets what was agreed. A
+// message between two ranks needs no agreement; the messenger gets it at once.
 // Engine thread.
 #pragma once
 
@@ -46,6 +47,7 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   void accept(const RefusedCall& refused);
   // `set`: the operation's, or null if there is none.
   void accept(const ProcessSetPtr& set, OperationPtr operation);
+  void accept_message(const ProcessSet& set, const OperationPtr& operation);
   // Returns an error if the operation removes a set in which something is still under way.
   Status check_at_rest(const Operation& operation) const;
 

@@ -12,6 +12,10 @@ std::chrono::seconds stall_limit(const Settings& settings) {
   return std::chrono::seconds(settings.stall_check_disable ? 0 : settings.stall_shutdown_time);
 }
 
+std::chrono::seconds report_time(const Settings& settings) {
+  return std::chrono::seconds(settings.stall_check_disable ? 0 : settings.stall_check_time);
+}
+
 WorldShape shape_of(const Topology& topology) {
   return {.hosts = static_cast<int>(topology.host_names.size()), .ranks = topology.size};
 }
@@ -24,12 +28,17 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
       tracker(names, context.timeline, context.counters, binding, announcements, blame),
       sets(wire(loop, mesh, context)),
       agreements(wire(loop, mesh, context)),
-      termination(loop, mesh, context.gpus, queue, executor, sets, departures, blame),
-      peers(mesh, std::chrono::seconds(context.settings.peer_timeout), sets, termination,
+      termination(loop, mesh, context.gpus, queue, executor, messenger, sets, departures, blame),
+      peers(mesh, std::chrono::seconds(context.settings.peer_timeout), sets, messenger, termination,
             departures, blame, watches),
       queue(loop, names, binding, agreements),
       executor(context, {.operations = tracker, .shards = termination, .launches = agreements},
                mesh.topology().local_size(), shape_of(mesh.topology())),
+      message_host(mesh, tracker, termination, departures, sets),
+      messenger(loop, mesh, context.buffers, context.counters,
+                static_cast<uint64_t>(context.settings.message_credit), message_host),
+      message_watch(loop, report_time(context.settings), stall_limit(context.settings),
+                    context.rank, messenger, context.counters, message_host),
       watches{
           {},
           {loop, context.settings, context.rank, watches.last, context.counters, peers},
@@ -63,6 +72,8 @@ Wiring EngineParts::wire(EventLoop& loop, Mesh& mesh, const RunContext& context)
           .sets = sets,
           .agreements = agreements,
           .executor = executor,
+          .messenger = messenger,
+          .message_watch = message_watch,
           .termination = termination,
           .watches = watches};
 }

@@ -2,10 +2,11 @@
 // operation's way down and up, and what ends it:
 //
 //   queue -> agreements -> executor -> tracker
-//              |    ^         |
-//            sets --+         +-> termination
-//              ^                    ^     ^
-//            peers -----------------+     watches
+//              |    ^  |      |           ^
+//            sets --+  |      +-> termination
+//              ^       |            ^  ^  ^
+//            peers ----|------------+  |  watches
+//                      +-> messenger --+
 #pragma once
 
 #include "engine/agreements.h"
@@ -13,6 +14,7 @@
 #include "engine/departures.h"
 #include "engine/internal_operations.h"
 #include "engine/loop_handoff_policy.h"
+#include "engine/message_host.h"
 #include "engine/operation_tracker.h"
 #include "engine/peers.h"
 #include "engine/process_sets.h"
@@ -45,6 +47,9 @@ struct EngineParts {
   Peers peers;
   SubmissionQueue queue;
   Executor executor;
+  MessageHost message_host;
+  Messenger messenger;
+  MessageWatch message_watch;
   Watches watches;
   EngineHandoffPolicy handoff;
   InternalOperations internal_operations;

@@ -9,7 +9,8 @@ namespace perseus {
 void Peers::on_control(int from, std::span<const std::byte> message) {
   watches_.peers.heard(from);
   ByteReader reader(message);
-  switch (reader.get<ControlKind>()) {
+  const auto kind = reader.get<ControlKind>();
+  switch (kind) {
     case ControlKind::kBallot:
     case ControlKind::kRoundDemand:
     case ControlKind::kClosed: return sets_.on_control(from, message);
@@ -43,6 +44,10 @@ void Peers::on_control(int from, std::span<const std::byte> message) {
       break;
     case ControlKind::kPing: return send_word(from, ControlKind::kPong);
     case ControlKind::kPong: return;
+    case ControlKind::kEnvelope:
+    case ControlKind::kClearance:
+    case ControlKind::kWithdrawal:
+    case ControlKind::kCredit: return messenger_.on_control(from, kind, reader);
   }
   termination_.break_world(
       {from, mesh_.topology().name(from) + " sent a malformed control message"});
@@ -59,6 +64,7 @@ void Peers::on_leaving(const Leaving& leaving) {
   if (leaving.rank == mesh_.topology().rank || !departures_.add(leaving)) return;
   sets_.tell_neighbours(sets_.world(), leaving.write());
   sets_.on_leaving(leaving);
+  messenger_.on_leaving(leaving.rank);
 }
 
 void Peers::on_rank_lost(int rank, const Status& why) {
@@ -94,6 +100,7 @@ std::set<int> Peers::awaited_peers() const {
   for (const int peer : mesh_.awaited_peers()) {
     if (!departures_.contains(peer)) awaited.insert(peer);
   }
+  messenger_.add_awaited(awaited);
   return awaited;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/process_sets.h"
 #include "engine/termination.h"
 #include "engine/watches.h"
+#include "messages/messenger.h"
 #include "transport/mesh.h"
 
 namespace perseus {
@@ -21,11 +22,12 @@ class Peers final : public MeshListener,
                     public StallJudgeHost,
                     public PeerWatchHost {
  public:
-  Peers(Mesh& mesh, std::chrono::seconds peer_timeout, ProcessSets& sets, Termination& termination,
-        Departures& departures, const Blame& blame, Watches& watches)
+  Peers(Mesh& mesh, std::chrono::seconds peer_timeout, ProcessSets& sets, Messenger& messenger,
+        Termination& termination, Departures& departures, const Blame& blame, Watches& watches)
       : mesh_(mesh),
         peer_timeout_(peer_timeout),
         sets_(sets),
+        messenger_(messenger),
         termination_(termination),
         departures_(departures),
         blame_(blame),
@@ -60,6 +62,7 @@ class Peers final : public MeshListener,
   Mesh& mesh_;
   const std::chrono::seconds peer_timeout_;
   ProcessSets& sets_;
+  Messenger& messenger_;
   Termination& termination_;
   Departures& departures_;
   const Blame& blame_;

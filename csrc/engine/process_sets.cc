@@ -9,6 +9,7 @@
 #include "engine/departures.h"
 #include "engine/operation_tracker.h"
 #include "engine/termination.h"
+#include "messages/messenger.h"
 
 namespace perseus {
 namespace {
@@ -46,6 +47,11 @@ std::vector<int32_t> ProcessSets::ids() const {
 ProcessSetPtr ProcessSets::find(int32_t id) const {
   const auto found = sets_.find(id);
   return found == sets_.end() ? nullptr : found->second;
+}
+
+bool ProcessSets::has_closed(int32_t id) const {
+  const bool was_added = is_known_to_all(id) && id < next_id_ && !sets_.contains(id);
+  return was_added || closed_.contains(id);
 }
 
 void ProcessSets::open_world() {
@@ -94,6 +100,7 @@ void ProcessSets::close(int32_t id) {
   const Status why = set_is_gone(id);
   fail_pending(*set, why);
   wiring_.executor.cancel_launches(*set, why);
+  wiring_.messenger.end_set(id, why);
   sets_.erase(id);
   std::lock_guard lock(ranks_mutex_);
   ranks_.erase(id);
@@ -178,6 +185,7 @@ void ProcessSets::on_round_demand(ProcessSet& set, int from, uint64_t round) {
 void ProcessSets::on_closed(ProcessSet& set, const Closed& closed) {
   if (!set.negotiator->limit_rounds(closed.last_round)) return;
   tell_neighbours(set, closed.write());
+  wiring_.messenger.on_closed(set.id, closed.rank);
   on_member_gone(set, closed.rank);
 }
 

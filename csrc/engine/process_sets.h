@@ -39,6 +39,8 @@ class ProcessSets {
   // Null if there is no such set.
   ProcessSetPtr find(int32_t id) const;
   const std::map<int32_t, ProcessSetPtr>& all() const { return sets_; }
+  // Returns whether this rank has had the set, and has it no more.
+  bool has_closed(int32_t id) const;
   // Returns the error of operations in a set that has been closed or removed.
   static Status set_is_gone(int32_t id);
 

@@ -4,6 +4,7 @@
 
 #include "engine/process_sets.h"
 #include "engine/submission_queue.h"
+#include "messages/messenger.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -53,6 +54,7 @@ void Termination::end_operations(const Broken& news) {
     gpus_.abandon(broken_);
   });
   executor_.cancel_waiting(broken_);
+  messenger_.end_all(broken_);
   sets_.fail_all(broken_);
 }
 
@@ -63,6 +65,7 @@ void Termination::begin_shutdown(const std::string& why) {
   queue_.close(shut_down_status());
   if (broken_.is_ok()) {
     sets_.leave(why, shut_down_status());
+    messenger_.end_all(shut_down_status());
     loop_.call_at(Clock::now() + kLinger, [this] { stop_taking_part(); });
   }
   close_when_idle();
@@ -84,6 +87,7 @@ void Termination::stop_taking_part() {
 
 void Termination::close_when_idle() {
   if (!shutting_down_ || closed_ || !executor_.is_idle()) return;
+  if (!messenger_.is_idle()) return;
   closed_ = true;
   mesh_.close(kLinger, [this] { loop_.stop(); });
 }

@@ -19,18 +19,21 @@
 
 namespace perseus {
 
+class Messenger;
 class ProcessSets;
 class SubmissionQueue;
 
 class Termination final : public ShardFailureHandler {
  public:
   Termination(EventLoop& loop, Mesh& mesh, GpuThreads& gpus, SubmissionQueue& queue,
-              Executor& executor, ProcessSets& sets, Departures& departures, Blame& blame)
+              Executor& executor, Messenger& messenger, ProcessSets& sets, Departures& departures,
+              Blame& blame)
       : loop_(loop),
         mesh_(mesh),
         gpus_(gpus),
         queue_(queue),
         executor_(executor),
+        messenger_(messenger),
         sets_(sets),
         departures_(departures),
         blame_(blame) {}
@@ -66,6 +69,7 @@ class Termination final : public ShardFailureHandler {
   GpuThreads& gpus_;
   SubmissionQueue& queue_;
   Executor& executor_;
+  Messenger& messenger_;
   ProcessSets& sets_;
   Departures& departures_;
   Blame& blame_;

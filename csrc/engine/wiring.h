@@ -16,6 +16,8 @@ class Announcements;
 class Blame;
 class Departures;
 class Executor;
+class MessageWatch;
+class Messenger;
 class OperationTracker;
 class ProcessSets;
 class Termination;
@@ -34,6 +36,8 @@ struct Wiring {
   ProcessSets& sets;
   Agreements& agreements;
   Executor& executor;
+  Messenger& messenger;
+  MessageWatch& message_watch;
   Termination& termination;
   Watches& watches;
 };

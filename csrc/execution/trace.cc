@@ -42,6 +42,12 @@ constexpr int kOpenInQueue = 2;
 
 }  // namespace
 
+void trace_message(Timeline& timeline, Operation& operation) {
+  if (!timeline.enabled()) return;
+  begin(timeline, operation, activity(operation.description.kind),
+        arguments(operation.description));
+}
+
 void trace_negotiation(Timeline& timeline, Operation& operation) {
   if (!timeline.enabled()) return;
   begin(timeline, operation, "NEGOTIATE_" + activity(operation.description.kind));

@@ -14,6 +14,8 @@
 
 namespace perseus {
 
+// A message between two ranks begins; it is over when the operation is complete.
+void trace_message(Timeline& timeline, Operation& operation);
 // The operation waits for other ranks.
 void trace_negotiation(Timeline& timeline, Operation& operation);
 // It is agreed on, and waits for a stream.

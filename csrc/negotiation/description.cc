@@ -43,6 +43,8 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::kAddProcessSet: return "add_process_set";
     case OperationKind::kRemoveProcessSet: return "remove_process_set";
     case OperationKind::kAwaitOffer: return "await_offer";
+    case OperationKind::kSend: return "send";
+    case OperationKind::kReceive: return "recv";
   }
   return "unknown";
 }
@@ -51,6 +53,29 @@ int64_t TensorDescription::elements() const {
   int64_t product = 1;
   for (int64_t extent : shape) product *= extent;
   return product;
+}
+
+void TensorDescription::write(ByteWriter& writer) const {
+  writer.put(dtype);
+  writer.put<uint32_t>(static_cast<uint32_t>(shape.size()));
+  writer.put_bytes(shape.data(), shape.size() * sizeof(int64_t));
+}
+
+bool TensorDescription::read(ByteReader& reader) {
+  dtype = reader.get<DataType>();
+  const auto dimensions = reader.get<uint32_t>();
+  if (static_cast<int>(dtype) >= kDataTypeCount || dimensions > kMaxDimensions ||
+      !reader.can_hold(dimensions, sizeof(int64_t))) {
+    return false;
+  }
+  shape.clear();
+  int64_t elements = 1;
+  for (uint32_t d = 0; d < dimensions; ++d) {
+    const auto extent = reader.get<int64_t>();
+    shape.push_back(extent);
+    if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements)) return false;
+  }
+  return !reader.failed();
 }
 
 int64_t Description::bytes() const {
@@ -71,11 +96,7 @@ void Description::write(ByteWriter& writer) const {
   writer.put(device);
   writer.put(priority);
   writer.put<uint32_t>(static_cast<uint32_t>(tensors.size()));
-  for (const TensorDescription& tensor : tensors) {
-    writer.put(tensor.dtype);
-    writer.put<uint32_t>(static_cast<uint32_t>(tensor.shape.size()));
-    writer.put_bytes(tensor.shape.data(), tensor.shape.size() * sizeof(int64_t));
-  }
+  for (const TensorDescription& tensor : tensors) tensor.write(writer);
   writer.put<uint32_t>(static_cast<uint32_t>(ranks.size()));
   writer.put_bytes(ranks.data(), ranks.size() * sizeof(int32_t));
 }
@@ -97,19 +118,7 @@ bool Description::read(ByteReader& reader) {
   if (tensor_count > kMaxTensors || !reader.can_hold(tensor_count, 5)) return false;
   tensors.resize(tensor_count);
   for (TensorDescription& tensor : tensors) {
-    tensor.dtype = reader.get<DataType>();
-    const auto dimensions = reader.get<uint32_t>();
-    if (static_cast<int>(tensor.dtype) >= kDataTypeCount || dimensions > kMaxDimensions ||
-        !reader.can_hold(dimensions, sizeof(int64_t))) {
-      return false;
-    }
-    tensor.shape.clear();
-    int64_t elements = 1;
-    for (uint32_t d = 0; d < dimensions; ++d) {
-      const auto extent = reader.get<int64_t>();
-      tensor.shape.push_back(extent);
-      if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements)) return false;
-    }
+    if (!tensor.read(reader)) return false;
   }
   const auto rank_count = reader.get<uint32_t>();
   if (rank_count > kMaxRanks || !reader.can_hold(rank_count, sizeof(int32_t))) return false;
@@ -144,6 +153,9 @@ std::string_view users_name(std::string_view key) {
 bool is_numbered(std::string_view key) { return key.find(".noname.") != key.npos; }
 
 std::string title(std::string_view key) {
+  if (is_message(kind_of_key(key))) {
+    return std::string(to_string(kind_of_key(key))) + ' ' + std::string(name_of_key(key));
+  }
   return std::string(to_string(kind_of_key(key))) + " of '" + std::string(name_of_key(key)) + "'";
 }
 

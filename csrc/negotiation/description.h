@@ -25,6 +25,9 @@ enum class OperationKind : uint8_t {
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,
   kAwaitOffer = 9,  // on this rank alone; see perseus_await_offer
+  // Messages between two ranks, which nobody agrees on.
+  kSend = 10,
+  kReceive = 11,
 };
 
 std::string_view to_string(OperationKind kind);
@@ -32,6 +35,9 @@ std::string_view to_string(OperationKind kind);
 // Returns whether the first dimension may differ from rank to rank.
 constexpr bool is_uneven(OperationKind kind) {
   return kind == OperationKind::kAllgather || kind == OperationKind::kAlltoall;
+}
+constexpr bool is_message(OperationKind kind) {
+  return kind == OperationKind::kSend || kind == OperationKind::kReceive;
 }
 constexpr bool is_reduction(OperationKind kind) {
   return kind == OperationKind::kAllreduce || kind == OperationKind::kReduceScatter;
@@ -43,6 +49,10 @@ struct TensorDescription {
 
   int64_t elements() const;
   bool operator==(const TensorDescription&) const = default;
+
+  void write(ByteWriter& writer) const;
+  // Returns false if the bytes are not a description.
+  bool read(ByteReader& reader);
 };
 
 struct Description {
@@ -74,7 +84,7 @@ std::string_view name_of_key(std::string_view key);
 std::string_view users_name(std::string_view key);
 // Returns whether an adapter has numbered it because the user gave no name: "allreduce.noname.7".
 bool is_numbered(std::string_view key);
-// "allreduce of 'layer1'". Messages about one operation begin with this.
+// "allreduce of 'layer1'", or "send to rank 1 (tag 7)". Errors about one operation begin with this.
 std::string title(std::string_view key);
 // "allreduce.layer1", for use inside a message.
 std::string display_name(std::string_view key);

@@ -6,6 +6,7 @@
 #include "python/arrays.h"
 #include "python/callbacks.h"
 #include "python/handles.h"
+#include "python/messages.h"
 #include "python/observe.h"
 #include "python/operations.h"
 #include "python/process.h"
@@ -17,6 +18,7 @@ PYBIND11_MODULE(_engine, module) {
   perseus::python::bind_process(module);
   perseus::python::bind_operations(module);
   perseus::python::bind_submit(module);
+  perseus::python::bind_messages(module);
   perseus::python::bind_handles(module);
   perseus::python::bind_arrays(module);
   perseus::python::bind_callbacks(module);

@@ -11,37 +11,12 @@
 #include <vector>
 
 #include "perseus/perseus.h"
-#include "python/callbacks.h"
 #include "python/errors.h"
-#include "python/kept_objects.h"
+#include "python/hand_over.h"
 #include "python/plain_function.h"
 
 namespace perseus::python {
 namespace {
-
-// Raises if the submission is refused. `keep` lives until the handle is released. `callback` is a
-// Python callable, a LateCallback or None.
-perseus_handle_t send(perseus_submission_t& submission, py::handle keep, py::handle callback) {
-  const bool is_late = py::isinstance<LateCallback>(callback);
-  if (is_late) {
-    submission.callback = LateCallback::operation_ended;
-    submission.user = callback.cast<const LateCallback&>().user();
-  } else if (!callback.is_none()) {
-    submission.callback = queue_completion;
-    submission.user = callback.inc_ref().ptr();
-  }
-  submission.callback_thread = PERSEUS_CALLBACK_IN_WAIT;  // they wait for nothing
-  perseus_handle_t handle = 0;
-  const perseus_status_t status = perseus_submit(&submission, &handle);
-  if (status != PERSEUS_OK && is_late) {
-    LateCallback::drop_user(submission.user);
-  } else if (status != PERSEUS_OK && !callback.is_none()) {
-    callback.dec_ref();
-  }
-  check(status);
-  KeptObjects::instance().keep(handle, keep);
-  return handle;
-}
 
 // register(process_set, operation, name) -> id
 PyObject* register_name(const Arguments& arguments) {
@@ -143,7 +118,8 @@ PyObject* submit(const Arguments& arguments) {
                   Sequence(arguments.object(2).ptr(), "tensors must be a list"));
   arguments.for_each_keyword(
       [&](std::string_view name, PyObject* value) { call.set(name, value); });
-  return PyLong_FromLongLong(send(call.submission, arguments.object(1), call.callback));
+  return PyLong_FromLongLong(
+      hand_over(perseus_submit, call.submission, arguments.object(1), call.callback));
 }
 
 // submit_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale = 1.0, postscale
@@ -174,8 +150,8 @@ PyObject* submit_allreduce(const Arguments& arguments) {
     submission.device_index = arguments.int32(13);
     submission.stream = arguments.address(14);
   }
-  return PyLong_FromLongLong(
-      send(submission, arguments.object(1), arguments.has(11) ? arguments.object(11) : Py_None));
+  return PyLong_FromLongLong(hand_over(perseus_submit, submission, arguments.object(1),
+                                       arguments.has(11) ? arguments.object(11) : Py_None));
 }
 
 // array_address(array) -> the address of a numpy.ndarray's elements. NumPy's own attributes would

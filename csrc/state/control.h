@@ -25,6 +25,11 @@ enum class ControlKind : uint8_t {
   kClosed = 9,       // Closed
   kWaitQuery = 10,   // WaitQuery
   kWaitAnswer = 11,  // WaitAnswer
+  // Messages between two ranks:
+  kEnvelope = 12,    // Envelope, and the elements if it is whole
+  kClearance = 13,   // Clearance
+  kWithdrawal = 14,  // Withdrawal
+  kCredit = 15,      // Credit
 };
 
 // A rank is shutting down. It still takes part in what was agreed on in these rounds, and in

@@ -53,6 +53,15 @@ struct NonFinite {
   bool is_agreed = false;       // all ranks know
 };
 
+// The ends of a message between two ranks. Of a receive that is complete: of the message that came.
+struct MessageEnds {
+  static constexpr int32_t kAny = -1;
+
+  int32_t peer = kAny;                // a rank of the world; a receive may leave it open
+  int32_t tag = kAny;                 // likewise
+  DataType dtype = DataType::kUint8;  // what came
+};
+
 class Operation;
 using OperationCallback = std::function<void(Operation& operation)>;
 
@@ -66,6 +75,7 @@ class Operation {
   Description description;
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
+  MessageEnds message;          // send and receive
   OperationCallback callback;
   bool is_bound = false;  // its callback runs only on the engine's own thread
   // For tensors on a GPU: the GPU, and the event after which the inputs are ready. No event: they
@@ -121,6 +131,7 @@ class Operation {
     description = std::move(fresh);
     tensors.clear();
     splits.clear();
+    message = MessageEnds();
     received_splits.clear();
     callback = nullptr;
     is_bound = false;

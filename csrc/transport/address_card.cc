@@ -76,6 +76,7 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
                                                 "PERSEUS_TUNING_WARM_UP",
                                                 "PERSEUS_TUNING_TRIALS",
                                                 "PERSEUS_CREDIT",
+                                                "PERSEUS_MESSAGE_CREDIT",
                                                 "PERSEUS_ALLREDUCE_DTYPE",
                                                 "PERSEUS_ALLREDUCE_NANCHECK",
                                                 "PERSEUS_ALLREDUCE_MODE",

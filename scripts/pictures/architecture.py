@@ -31,16 +31,22 @@ ROOMS = (
         (32, "peers, termination"),
     ),
     (
-        *(20, 300, 176, 66, "pale blue", "watch/"),
+        *(20, 300, 146, 66, "pale blue", "watch/"),
         None,
         (32, "stalls, silent peers,"),
         (32, "names in conflict"),
     ),
     (
-        *(206, 300, 304, 66, "pale blue", "execution/"),
+        *(176, 300, 146, 66, "pale blue", "messages/"),
         None,
-        (218, "executor.cc, shard_run.cc: what was"),
-        (218, "agreed, shard by shard; gpu/ by NCCL"),
+        (188, "between two ranks:"),
+        (188, "messenger, mailbox"),
+    ),
+    (
+        *(332, 300, 178, 66, "pale blue", "execution/"),
+        None,
+        (344, "executor.cc, shard_run.cc:"),
+        (344, "what was agreed; gpu/"),
     ),
     (
         *(20, 376, 490, 34, "pale blue", "state/"),

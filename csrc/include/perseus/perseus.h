@@ -393,6 +393,44 @@ PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
  * that perseus_register never gave. The string is valid until this thread's next call of this
  * function. */
 PERSEUS_API const char* perseus_title(int32_t id);
+/** Any rank of the set, as the peer of perseus_recv. */
+#define PERSEUS_ANY_RANK (-1)
+/** Any tag, as that of perseus_recv. */
+#define PERSEUS_ANY_TAG (-1)
+
+/** One end of a message between two ranks. */
+typedef struct {
+  size_t struct_size;
+  /** Both ranks belong to it. Messages of one set are never taken for those of another. */
+  perseus_process_set_t set;
+  int32_t peer; /**< the other rank, of the world; may be this one; perseus_recv: or
+                   PERSEUS_ANY_RANK */
+  int32_t tag;  /**< 0 or more; perseus_recv: or PERSEUS_ANY_TAG */
+  /** On the CPU. perseus_send: its input is sent, with its shape and data type. perseus_recv: its
+   * output gets the message, which must have this data type and number of elements. NULL takes
+   * whatever comes, into memory of the library; see perseus_result. */
+  const perseus_tensor_t* tensor;
+  int32_t priority;            /**< of the sender: higher goes first */
+  perseus_callback_t callback; /**< may be NULL */
+  void* user;
+  perseus_callback_thread_t callback_thread;
+} perseus_transfer_t;
+
+/** Begins to send a tensor to one rank, and returns at once. It needs no agreement, and any number
+ * of messages may be under way. *handle is as that of perseus_submit. The send is complete when the
+ * tensor may be used again: at once if the message is small and the receiver has room for it, and
+ * when the receiver has asked for it, or has room, otherwise. PERSEUS_MESSAGE_CREDIT says how much
+ * a rank keeps for each other one. So two ranks may send to each other first, and then receive. A
+ * message that is already complete here is lost if the receiver never asks for it. */
+PERSEUS_API perseus_status_t perseus_send(const perseus_transfer_t* message,
+                                          perseus_handle_t* handle);
+/** Begins to receive a message from one rank, or from any. Messages from one rank that this could
+ * take are taken in the order in which they were sent, and receives that could take a message get
+ * it in the order of these calls. If the message does not fit, this and a send that is not complete
+ * end with PERSEUS_MISMATCH. If the sender leaves without having sent it, this ends with
+ * PERSEUS_ABORTED. */
+PERSEUS_API perseus_status_t perseus_recv(const perseus_transfer_t* message,
+                                          perseus_handle_t* handle);
 /** Returns 1 if the operation is complete, 0 if not, and -1 for an unknown handle. A forked child
  * does not know its parent's handles: functions that return a status return PERSEUS_NOT_INITIALIZED
  * for them. */
@@ -430,6 +468,8 @@ typedef struct {
   /** How many operations the process set has agreed on, with this one: the same number on all ranks
    * of the set, and never again in this world. */
   uint64_t sequence;
+  int32_t source; /**< perseus_recv: the rank that sent the message; else -1 */
+  int32_t tag;    /**< perseus_recv: the message's; else -1 */
 } perseus_result_t;
 
 /** Describes result `index` of a complete operation. The description is valid until

@@ -27,6 +27,7 @@ from perseus.torch.horovod.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from perseus.torch.horovod.messages import Message, irecv, isend, recv, send
 from perseus.torch.horovod.mpi_ops import (
     Adasum,
     Average,
@@ -78,6 +79,7 @@ __all__ = [
     "DistributedOptimizer",
     "HorovodInternalError",
     "Max",
+    "Message",
     "Min",
     "ProcessSet",
     "Product",
@@ -119,7 +121,9 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
+    "irecv",
     "is_initialized",
+    "isend",
     "join",
     "local_rank",
     "local_size",
@@ -129,10 +133,12 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "recv",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "send",
     "shutdown",
     "size",
     "sparse_allreduce_async",

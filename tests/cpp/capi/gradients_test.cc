@@ -84,10 +84,6 @@ class Model {
   std::vector<std::vector<float>> values;
 };
 
-bool last_error_has(const std::string& part) {
-  return std::string(perseus_last_error()).find(part) != std::string::npos;
-}
-
 class AnySizeOfGradients : public testing::TestWithParam<int> {
  protected:
   int size() const { return GetParam(); }

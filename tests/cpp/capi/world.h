@@ -106,6 +106,10 @@ class World {
   perseus_rendezvous_t* rendezvous_ = nullptr;
 };
 
+inline bool last_error_has(const std::string& part) {
+  return std::string(perseus_last_error()).find(part) != std::string::npos;
+}
+
 // A tensor of the caller's, and one operation on it.
 class Submission {
  public:

@@ -36,7 +36,8 @@ _add("schedule", "negotiation")
 _add("state", "collectives", "negotiation", "schedule")
 _add("watch", "state")
 _add("execution", "state")
-_add("engine", "watch", "execution")
+_add("messages", "state")
+_add("engine", "watch", "execution", "messages")
 _add("capi", "engine")
 
 #: The engine as the rest of the world sees it. Only capi implements it; transport reads its

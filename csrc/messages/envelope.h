@@ -1,0 +1,52 @@
+// What messengers say to each other. It travels as control messages: in order, and ahead of data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "negotiation/description.h"
+
+namespace perseus {
+
+// Announces a message between two ranks.
+struct Envelope {
+  int32_t process_set = 0;
+  int32_t tag = 0;
+  uint64_t number = 0;    // counts the messages from this sender to this receiver, from 1
+  bool is_whole = false;  // the elements follow; otherwise they wait for a Clearance
+  TensorDescription tensor;
+
+  uint64_t bytes() const;  // of the elements
+
+  void write(ByteWriter& writer) const;  // without the elements
+  static std::optional<Envelope> read(ByteReader& reader);
+};
+
+// Answers an envelope without elements.
+struct Clearance {
+  uint64_t number = 0;
+  Status refusal;  // why the receiver does not take them; ok: send them now
+
+  void write(ByteWriter& writer) const;
+  static std::optional<Clearance> read(ByteReader reader);
+};
+
+// Asks the receiver to refuse the message, unless it has cleared it.
+struct Withdrawal {
+  uint64_t number = 0;
+
+  void write(ByteWriter& writer) const;
+  static std::optional<Withdrawal> read(ByteReader reader);
+};
+
+// So many bytes that came with envelopes have been taken, so that as many more may come.
+struct Credit {
+  uint64_t bytes = 0;
+
+  void write(ByteWriter& writer) const;
+  static std::optional<Credit> read(ByteReader reader);
+};
+
+}  // namespace perseus

@@ -1,0 +1,517 @@
+#include "messages/messenger.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/large_memory.h"
+
+namespace perseus {
+namespace {
+
+// The largest message that travels with its envelope, where an extra copy costs less than a
+// clearance.
+constexpr uint64_t kMostWithEnvelope = 8 << 10;
+// What an envelope counts as, besides its elements.
+constexpr uint64_t kEnvelopeCost = 64;
+// The most bytes that come with envelopes and have not been taken, of one peer.
+constexpr uint64_t kMostWindow = 256 << 10;
+// How long the last messages of a rank that leaves may be on their way, and how often to look.
+constexpr std::chrono::milliseconds kEndTime{2500};
+constexpr std::chrono::milliseconds kEndCheck{10};
+
+// Differs from the tags of collectives, whose process sets are not negative.
+Tag tag_of(uint64_t number) { return {.operation = uint64_t{1} << 63 | number}; }
+
+uint64_t cost_of(uint64_t bytes) { return kEnvelopeCost + bytes; }
+
+MessageKey key_of(const Operation& operation) {
+  return {operation.process_set, operation.message.peer, operation.message.tag};
+}
+
+uint64_t bytes_of(const Operation& send) { return static_cast<uint64_t>(send.description.bytes()); }
+
+void copy_elements(const OperationPtr& receive, const std::byte* elements, uint64_t bytes) {
+  if (bytes > 0) std::memcpy(receive->tensors.front().output, elements, bytes);
+}
+
+}  // namespace
+
+Messenger::Messenger(EventLoop& loop, Mesh& mesh, BufferPool& buffers, Counters& counters,
+                     uint64_t credit, MessengerHost& host)
+    : loop_(loop),
+      mesh_(mesh),
+      buffers_(buffers),
+      counters_(counters),
+      host_(host),
+      rank_(mesh.topology().rank),
+      window_(std::min(credit / 4, kMostWindow)),
+      most_held_(credit - window_),
+      peers_(static_cast<size_t>(mesh.topology().size)),
+      ends_alarm_(loop) {}
+
+template <typename Message>
+void Messenger::tell(int rank, const Message& message) {
+  writer_.clear();
+  message.write(writer_);
+  mesh_.send_control(rank, writer_.bytes());
+}
+
+// ---- What this rank's program submits.
+
+void Messenger::submit(const OperationPtr& operation) {
+  if (operation->description.kind == OperationKind::kSend) {
+    submit_send(operation);
+  } else {
+    submit_receive(operation);
+  }
+}
+
+void Messenger::submit_send(const OperationPtr& send) {
+  const int to = send->message.peer;
+  if (to == rank_) return send_to_self(send);
+  if (host_.has_left(to) || is_over(to, send->process_set)) {
+    return host_.message_done(send, host_.without(to, send->process_set));
+  }
+  Peer& peer = peers_[to];
+  const uint64_t bytes = bytes_of(*send);
+  const Envelope envelope{
+      .process_set = send->process_set,
+      .tag = send->message.tag,
+      .number = ++peer.sent,
+      .is_whole = bytes <= kMostWithEnvelope && peer.with_envelopes + cost_of(bytes) <= window_,
+      .tensor = send->description.tensors.front()};
+  counters_.messages_sent.add();
+  counters_.message_bytes_sent.add(bytes);
+  writer_.clear();
+  envelope.write(writer_);
+  if (envelope.is_whole) writer_.put_bytes(send->tensors.front().input, bytes);
+  mesh_.send_control(to, writer_.bytes());
+  if (envelope.is_whole) {
+    peer.with_envelopes += cost_of(bytes);
+    host_.message_done(send, {});
+  } else {
+    sends_[{to, envelope.number}] = {send, {}};
+  }
+}
+
+void Messenger::send_to_self(const OperationPtr& send) {
+  Peer& self = peers_[rank_];
+  auto message = std::make_shared<KeptMessage>();
+  message->envelope = {.process_set = send->process_set,
+                       .tag = send->message.tag,
+                       .number = ++self.sent,
+                       .is_whole = true,
+                       .tensor = send->description.tensors.front()};
+  message->source = rank_;
+  message->own_send = send;
+  self.last_tag = send->message.tag;
+  self.received = self.sent;
+  const uint64_t bytes = bytes_of(*send);
+  counters_.messages_sent.add();
+  counters_.message_bytes_sent.add(bytes);
+  const MessageKey key{send->process_set, rank_, send->message.tag};
+  if (const OperationPtr receive = mailbox_.take_receive(key)) {
+    return deliver_kept(message, receive);
+  }
+  if (self.held + cost_of(bytes) <= most_held_ && (message->data = buffers_.take(bytes))) {
+    std::memcpy(message->data.data(), send->tensors.front().input, bytes);
+    message->own_send = nullptr;
+    message->elements = KeptMessage::Elements::kHere;
+    self.held += cost_of(bytes);
+    host_.message_done(send, {});
+  }
+  counters_.messages_kept.add();
+  mailbox_.keep(std::move(message));
+}
+
+void Messenger::submit_receive(const OperationPtr& receive) {
+  const MessageKey asked = key_of(*receive);
+  if (const KeptMessagePtr message = mailbox_.take_message(asked)) {
+    return deliver_kept(message, receive);
+  }
+  if (is_hopeless(*receive)) {
+    return host_.message_done(receive, host_.without(receive->message.peer, receive->process_set));
+  }
+  mailbox_.post(asked, receive);
+}
+
+// ---- What other ranks say.
+
+void Messenger::on_control(int from, ControlKind kind, ByteReader reader) {
+  switch (kind) {
+    case ControlKind::kEnvelope: return on_envelope(from, reader);
+    case ControlKind::kClearance:
+      if (const auto clearance = Clearance::read(reader)) return on_clearance(from, *clearance);
+      break;
+    case ControlKind::kWithdrawal:
+      if (const auto withdrawal = Withdrawal::read(reader)) return on_withdrawal(from, *withdrawal);
+      break;
+    case ControlKind::kCredit:
+      if (const auto credit = Credit::read(reader);
+          credit && credit->bytes <= peers_[from].with_envelopes) {
+        peers_[from].with_envelopes -= credit->bytes;
+        return;
+      }
+      break;
+    default: break;
+  }
+  host_.on_malformed_message(from);
+}
+
+void Messenger::on_envelope(int from, ByteReader& reader) {
+  Peer& peer = peers_[from];
+  const auto envelope = Envelope::read(reader);
+  if (!envelope || envelope->number != peer.received + 1 ||
+      reader.remaining() != (envelope->is_whole ? envelope->bytes() : 0)) {
+    return host_.on_malformed_message(from);
+  }
+  peer.received = envelope->number;
+  peer.last_tag = envelope->tag;
+  const uint64_t bytes = envelope->bytes();
+  if (has_ended_) return;
+  if (host_.has_closed(envelope->process_set)) {
+    if (envelope->is_whole) return give_back(from, cost_of(bytes));
+    return clear(from, envelope->number, host_.without(rank_, envelope->process_set));
+  }
+  const MessageKey key{envelope->process_set, from, envelope->tag};
+  if (const OperationPtr receive = mailbox_.take_receive(key)) {
+    if (!envelope->is_whole) return fetch(receive, *envelope, from);
+    deliver(receive, *envelope, from, reader.rest().data());
+    return give_back(from, cost_of(bytes));
+  }
+  auto message = std::make_shared<KeptMessage>();
+  message->envelope = *envelope;
+  message->source = from;
+  if (envelope->is_whole) {
+    message->elements = KeptMessage::Elements::kHere;
+    message->data = buffers_.take(bytes);
+    if (!message->data) {
+      return host_.on_no_memory(bytes);
+    }
+    if (bytes > 0) std::memcpy(message->data.data(), reader.rest().data(), bytes);
+  } else if (cost_of(bytes) <= most_held_) {
+    peer.announced.push_back(message);
+  }
+  counters_.messages_kept.add();
+  mailbox_.keep(std::move(message));
+  clear_ahead(from);
+}
+
+void Messenger::on_clearance(int from, const Clearance& clearance) {
+  auto found = sends_.extract({from, clearance.number});
+  if (!found) {
+    if (!has_ended_ && !host_.has_left(from)) host_.on_malformed_message(from);
+    return;
+  }
+  const OperationPtr send = std::move(found.mapped().send);
+  if (!clearance.refusal.is_ok()) {
+    const Status& withdrawn = found.mapped().withdrawn;
+    return host_.message_done(send, withdrawn.is_ok() ? clearance.refusal : withdrawn);
+  }
+  if (bytes_of(*send) == 0) return host_.message_done(send, {});
+  move_out(send, clearance.number).start(nullptr);
+}
+
+void Messenger::on_withdrawal(int from, const Withdrawal& withdrawal) {
+  mailbox_.drop_messages([&](KeptMessage& message) {
+    if (message.source != from || message.envelope.number != withdrawal.number ||
+        message.elements != KeptMessage::Elements::kAtSender) {
+      return false;
+    }
+    forget(message, Status::aborted("it was withdrawn"));
+    return true;
+  });
+}
+
+// ---- From a message to its receive.
+
+void Messenger::deliver_kept(const KeptMessagePtr& message, const OperationPtr& receive) {
+  const int source = message->source;
+  const Envelope& envelope = message->envelope;
+  if (message->own_send != nullptr) {
+    const OperationPtr send = std::exchange(message->own_send, nullptr);
+    const Status fits = accept(*receive, envelope, source);
+    if (fits.is_ok()) copy_elements(receive, send->tensors.front().input, envelope.bytes());
+    host_.message_done(send, fits);
+    return host_.message_done(receive, fits);
+  }
+  switch (message->elements) {
+    case KeptMessage::Elements::kAtSender:
+      std::erase(peers_[source].announced, message);
+      return fetch(receive, envelope, source);
+    case KeptMessage::Elements::kArriving: message->receive = receive; return;
+    case KeptMessage::Elements::kHere: break;
+  }
+  deliver(receive, envelope, source, message->data.data());
+  if (envelope.is_whole && source != rank_) {
+    give_back(source, cost_of(envelope.bytes()));
+  } else {
+    peers_[source].held -= cost_of(envelope.bytes());
+    clear_ahead(source);
+  }
+}
+
+void Messenger::deliver(const OperationPtr& receive, const Envelope& envelope, int source,
+                        const std::byte* elements) {
+  const Status fits = accept(*receive, envelope, source);
+  if (fits.is_ok()) copy_elements(receive, elements, envelope.bytes());
+  host_.message_done(receive, fits);
+}
+
+void Messenger::fetch(const OperationPtr& receive, const Envelope& envelope, int source) {
+  const Status fits = accept(*receive, envelope, source);
+  if (!fits.is_ok()) {
+    clear(source, envelope.number, fits);
+    return host_.message_done(receive, fits);
+  }
+  if (envelope.bytes() == 0) {
+    clear(source, envelope.number);
+    return host_.message_done(receive, {});
+  }
+  move_in(receive, source, envelope.number).start(nullptr);
+}
+
+Status Messenger::accept(Operation& receive, const Envelope& envelope, int source) const {
+  const TensorDescription& sent = envelope.tensor;
+  receive.message = {source, envelope.tag, sent.dtype};
+  if (receive.description.tensors.empty()) {
+    OperationTensor& result = receive.tensors.emplace_back();
+    result.result_shape = sent.shape;
+    if (envelope.bytes() == 0) return {};
+    result.allocated.reset(allocate_large(envelope.bytes()));
+    result.output = result.allocated.get();
+    if (result.output != nullptr) return {};
+    return Status::out_of_memory("there is no memory for " + to_string(sent) + ", which " +
+                                 mesh_.topology().name(source) + " has sent");
+  }
+  const TensorDescription& asked = receive.description.tensors.front();
+  receive.tensors.front().result_shape = asked.shape;
+  if (asked.dtype == sent.dtype && asked.elements() == sent.elements()) return {};
+  return Status::mismatch("rank " + std::to_string(source) + " sent " + to_string(sent) +
+                          " with tag " + std::to_string(envelope.tag) + ", and rank " +
+                          std::to_string(rank_) + " asked for " + to_string(asked) +
+                          "; both must have the same data type and number of elements");
+}
+
+// ---- Moving elements.
+
+Task Messenger::move_out(OperationPtr send, uint64_t number) {
+  ++moving_;
+  const int to = send->message.peer;
+  Transfer transfer;
+  mesh_.link(to).send(transfer, tag_of(number), send->tensors.front().input, bytes_of(*send),
+                      send->description.priority);
+  const Status status = ended(to, send->process_set, co_await transfer);
+  host_.message_done(send, status);
+  host_.transfer_ended();
+  co_return status;
+}
+
+Task Messenger::move_in(OperationPtr receive, int source, uint64_t number) {
+  ++moving_;
+  const OperationTensor& tensor = receive->tensors.front();
+  uint64_t bytes = size_of(receive->message.dtype);
+  for (const int64_t extent : tensor.result_shape) bytes *= static_cast<uint64_t>(extent);
+  Transfer transfer;
+  mesh_.link(source).receive(transfer, tag_of(number), tensor.output, bytes);
+  clear(source, number);
+  const Status status = ended(source, receive->process_set, co_await transfer);
+  host_.message_done(receive, status);
+  host_.transfer_ended();
+  co_return status;
+}
+
+Task Messenger::move_ahead(KeptMessagePtr message) {
+  ++moving_;
+  const int source = message->source;
+  Transfer transfer;
+  mesh_.link(source).receive(transfer, tag_of(message->envelope.number), message->data.data(),
+                             message->envelope.bytes());
+  clear(source, message->envelope.number);
+  const Status status = ended(source, message->envelope.process_set, co_await transfer);
+  message->elements = KeptMessage::Elements::kHere;
+  const OperationPtr receive = std::exchange(message->receive, nullptr);
+  if (status.is_ok() && receive != nullptr) {
+    deliver_kept(message, receive);
+  } else if (!status.is_ok() || message->is_dropped) {
+    peers_[source].held -= cost_of(message->envelope.bytes());
+    mailbox_.drop_messages([&](const KeptMessage& kept) { return &kept == message.get(); });
+    if (receive != nullptr) host_.message_done(receive, status);
+    clear_ahead(source);
+  }
+  host_.transfer_ended();
+  co_return status;
+}
+
+Status Messenger::ended(int peer, int32_t set, const Status& status) {
+  --moving_;
+  if (status.is_ok()) return status;
+  // Others can go on without a rank that has left in the middle of a message.
+  if (mesh_.has_left(peer)) return host_.without(peer, set);
+  return host_.transfer_failed(status);
+}
+
+// ---- Room for what nobody has asked for.
+
+void Messenger::clear_ahead(int rank) {
+  Peer& peer = peers_[rank];
+  while (!peer.announced.empty()) {
+    const KeptMessagePtr message = peer.announced.front();
+    const uint64_t bytes = message->envelope.bytes();
+    if (peer.held + cost_of(bytes) > most_held_) return;
+    message->data = buffers_.take(bytes);
+    if (!message->data) return;  // it stays where it is until it is asked for
+    peer.announced.pop_front();
+    peer.held += cost_of(bytes);
+    if (bytes == 0) {
+      message->elements = KeptMessage::Elements::kHere;
+      clear(rank, message->envelope.number);
+      continue;
+    }
+    message->elements = KeptMessage::Elements::kArriving;
+    move_ahead(message).start(nullptr);
+  }
+}
+
+void Messenger::give_back(int rank, uint64_t bytes) {
+  Peer& peer = peers_[rank];
+  peer.to_return += bytes;
+  if (peer.to_return < window_ / 2) return;
+  tell(rank, Credit{std::exchange(peer.to_return, 0)});
+}
+
+void Messenger::clear(int rank, uint64_t number, const Status& refusal) {
+  tell(rank, Clearance{number, refusal});
+}
+
+void Messenger::forget(KeptMessage& message, const Status& why) {
+  const int source = message.source;
+  const uint64_t cost = cost_of(message.envelope.bytes());
+  if (message.own_send != nullptr) {
+    return host_.message_done(std::exchange(message.own_send, nullptr), why);
+  }
+  switch (message.elements) {
+    case KeptMessage::Elements::kAtSender:
+      std::erase_if(peers_[source].announced,
+                    [&](const KeptMessagePtr& announced) { return announced.get() == &message; });
+      return clear(source, message.envelope.number, why);
+    case KeptMessage::Elements::kArriving: message.is_dropped = true; return;
+    case KeptMessage::Elements::kHere: break;
+  }
+  if (message.envelope.is_whole && source != rank_) {
+    give_back(source, cost);
+  } else {
+    peers_[source].held -= cost;
+  }
+}
+
+// ---- Ends.
+
+void Messenger::end_set(int32_t set, const Status& why) {
+  const auto is_of_set = [set](const Operation& receive) { return receive.process_set == set; };
+  for (const OperationPtr& receive : mailbox_.take_receives(is_of_set)) {
+    host_.message_done(receive, why);
+  }
+  for (auto& [place, announced] : sends_) {
+    if (announced.send->process_set != set || !announced.withdrawn.is_ok()) continue;
+    announced.withdrawn = why;
+    tell(place.first, Withdrawal{place.second});
+  }
+  mailbox_.drop_messages([&](KeptMessage& message) {
+    if (message.envelope.process_set != set) return false;
+    forget(message, why);
+    return true;
+  });
+  std::erase_if(ends_, [set](const End& end) { return end.set == set; });
+}
+
+void Messenger::end_all(const Status& why) {
+  has_ended_ = true;
+  const auto is_any = [](const Operation&) { return true; };
+  for (const OperationPtr& receive : mailbox_.take_receives(is_any)) {
+    host_.message_done(receive, why);
+  }
+  for (auto& [place, announced] : std::exchange(sends_, {})) {
+    host_.message_done(announced.send, why);
+  }
+  mailbox_.drop_messages([&](KeptMessage& message) {
+    if (message.own_send != nullptr) host_.message_done(message.own_send, why);
+    return true;
+  });
+  ends_.clear();
+  ends_alarm_.cancel();
+}
+
+void Messenger::expect_end(int rank, int32_t set) {
+  if (has_ended_ || rank == rank_) return;
+  ends_.push_back({rank, set, Clock::now() + kEndTime});
+  // A rank that has closed a set still answers, and refuses what it gets.
+  for (auto place = sends_.begin(); set == kAllSets && place != sends_.end();) {
+    const OperationPtr send = place->second.send;
+    if (place->first.first != rank) {
+      ++place;
+      continue;
+    }
+    place = sends_.erase(place);
+    host_.message_done(send, host_.without(rank, send->process_set));
+  }
+  if (!ends_alarm_.is_set()) look_for_ends();
+}
+
+void Messenger::look_for_ends() {
+  bool is_any_open = false, is_any_new = false;
+  for (End& end : ends_) {
+    if (end.is_over) continue;
+    end.is_over = Clock::now() >= end.until || (end.set == kAllSets && mesh_.has_left(end.rank));
+    (end.is_over ? is_any_new : is_any_open) = true;
+  }
+  if (is_any_new) {
+    const auto hopeless = [this](const Operation& receive) { return is_hopeless(receive); };
+    for (const OperationPtr& receive : mailbox_.take_receives(hopeless)) {
+      host_.message_done(receive, host_.without(receive->message.peer, receive->process_set));
+    }
+  }
+  if (is_any_open) ends_alarm_.set(Clock::now() + kEndCheck, [this] { look_for_ends(); });
+}
+
+bool Messenger::is_over(int rank, int32_t set) const {
+  return std::ranges::any_of(ends_, [&](const End& end) {
+    return end.is_over && end.rank == rank && (end.set == kAllSets || end.set == set);
+  });
+}
+
+bool Messenger::is_hopeless(const Operation& receive) const {
+  const int32_t set = receive.process_set;
+  if (receive.message.peer != MessageEnds::kAny) return is_over(receive.message.peer, set);
+  if (ends_.empty()) return false;
+  const std::span<const int> ranks = host_.ranks_of(set);
+  return ranks.size() > 1 &&
+         std::ranges::all_of(ranks, [&](int rank) { return rank == rank_ || is_over(rank, set); });
+}
+
+// ---- For the watches.
+
+void Messenger::add_awaited(std::set<int>& ranks) const {
+  const auto add = [&](int rank, int32_t set) {
+    if (rank != rank_ && !host_.has_left(rank) && !is_over(rank, set)) ranks.insert(rank);
+  };
+  for_each_waiting([&](const Operation& operation) {
+    if (operation.message.peer != MessageEnds::kAny) {
+      return add(operation.message.peer, operation.process_set);
+    }
+    for (const int rank : host_.ranks_of(operation.process_set)) add(rank, operation.process_set);
+  });
+}
+
+void Messenger::for_each_waiting(const std::function<void(const Operation&)>& visit) const {
+  mailbox_.for_each_receive(visit);
+  for (const auto& [place, announced] : sends_) visit(*announced.send);
+}
+
+std::string Messenger::last_from(int rank) const {
+  const Peer& peer = peers_[rank];
+  if (peer.received == 0) return "which has sent nothing";
+  return "which last sent tag " + std::to_string(peer.last_tag);
+}
+
+}  // namespace perseus

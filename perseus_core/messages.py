@@ -1,0 +1,186 @@
+"""Messages between two ranks.
+
+    if perseus.rank() == 0:
+        perseus.send(activations, 1, tag=step)
+    else:
+        activations, source, tag = perseus.recv(0, tag=step)
+
+Unlike collectives, messages need no agreement and no name: a rank sends to one other, and that one
+receives. Any number may be under way, in any order. Messages from one rank that a receive could
+take are taken in the order in which they were sent. A message carries its shape and dtype, so that
+a receiver need not know them.
+
+A rank keeps messages that come before they are asked for, up to PERSEUS_MESSAGE_CREDIT for each
+sender. Larger ones wait for their receive. So two ranks may send to each other first.
+
+Arrays are in CPU memory, and are what perseus_core.arrays takes. Ranks are those of the world; both
+must belong to the process set, and messages of one set are never taken for those of another.
+
+Errors: ValueError or TypeError for a mistake that is found on this rank; MismatchError if a message
+does not fit `out`, also for a send that is not complete; AbortedError if the other rank leaves or
+dies before it has done its part. The job can go on after a mistake or a mismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perseus_core import _engine, callbacks
+from perseus_core.arguments import number_or_any, whole_number
+from perseus_core.arrays import (
+    Array,
+    ArrayLike,
+    as_array,
+    as_input,
+    bfloat16,
+    dtype_number,
+    is_plain,
+)
+from perseus_core.constants import WORLD, DataType
+from perseus_core.handle import Handle
+
+__all__ = ["Message", "irecv", "isend", "recv", "send"]
+
+
+class Message(NamedTuple):
+    """A message that has come."""
+
+    array: Array
+    source: int  # the rank that sent it
+    tag: int
+
+
+def send(
+    array: ArrayLike, dest: int, *, tag: int = 0, process_set: int = WORLD, priority: int = 0
+) -> None:
+    """Sends an array to one rank, and returns once the array may be used again.
+
+    Args:
+      dest: a rank of the world; may be this one.
+      tag: 0 to 2**31 - 1; the receiver may ask for it.
+      priority: higher goes first.
+    """
+    isend(array, dest, tag=tag, process_set=process_set, priority=priority).wait()
+
+
+def isend(
+    array: ArrayLike,
+    dest: int,
+    *,
+    tag: int = 0,
+    process_set: int = WORLD,
+    priority: int = 0,
+    callback: Callable[[Handle[None]], object] | None = None,
+) -> Handle[None]:
+    """Starts a send. Until it is complete the array must not change. See send.
+
+    Args:
+      callback: called with the Handle once the send is complete, on a thread of Perseus.
+    """
+    source = as_input(array)
+    handle: Handle[None] = Handle(lambda number: None)
+    handle.submitted(
+        _engine.send(
+            whole_number("process_set", process_set),
+            whole_number("dest", dest),
+            whole_number("tag", tag),
+            source,
+            _engine.array_address(source),
+            source.shape,
+            dtype_number(source.dtype),
+            whole_number("priority", priority),
+            _completion(handle, callback),
+        )
+    )
+    return handle
+
+
+def recv(
+    source: int | None = None,
+    *,
+    tag: int | None = None,
+    out: ArrayLike = None,
+    process_set: int = WORLD,
+) -> Message:
+    """Receives a message.
+
+    Args:
+      source: the rank of the world that sends it; None: any of the set.
+      tag: None: any.
+      out: gets the message, which must have its dtype and number of elements. None: a new array of
+        the message's shape and dtype.
+    """
+    return irecv(source, tag=tag, out=out, process_set=process_set).wait()
+
+
+def irecv(
+    source: int | None = None,
+    *,
+    tag: int | None = None,
+    out: ArrayLike = None,
+    process_set: int = WORLD,
+    callback: Callable[[Handle[Message]], object] | None = None,
+) -> Handle[Message]:
+    """Starts a receive; the Handle gives the Message. See recv and isend."""
+    target = None if out is None else _Target(out)
+    handle: Handle[Message] = Handle(_finish if target is None else target.finish)
+    handle.submitted(
+        _engine.recv(
+            whole_number("process_set", process_set),
+            number_or_any("source", source, _engine.ANY_RANK),
+            number_or_any("tag", tag, _engine.ANY_TAG),
+            target,
+            0 if target is None else _engine.array_address(target.array),
+            None if target is None else target.array.shape,
+            0 if target is None else dtype_number(target.array.dtype),
+            0,
+            _completion(handle, callback),
+        )
+    )
+    return handle
+
+
+class _Target:
+    """The array of a receive. The engine writes into a copy of it if it is not plain memory."""
+
+    __slots__ = ("array", "wanted")
+
+    def __init__(self, out: ArrayLike) -> None:
+        self.wanted = as_array(out)
+        if not self.wanted.flags.writeable:
+            raise ValueError("out is read-only")
+        plain = is_plain(self.wanted)
+        dtype = self.wanted.dtype.newbyteorder("=")
+        self.array = self.wanted if plain else np.empty(self.wanted.shape, dtype)
+
+    def finish(self, number: int) -> Message:
+        if self.wanted is not self.array:
+            self.wanted[...] = self.array
+        return Message(self.wanted, *_engine.message_of(number))
+
+
+def _finish(number: int) -> Message:
+    source, tag = _engine.message_of(number)
+    result = _engine.Result(number)
+    number = result.dtype
+    dtype = bfloat16() if number == DataType.BFLOAT16 else np.dtype(DataType(number).name.lower())
+    return Message(np.asarray(result).view(dtype).reshape(result.shape), source, tag)
+
+
+def _completion(
+    handle: Handle[Any], callback: Callable[[Handle[Any]], object] | None
+) -> Callable[[int, int, str], None] | None:
+    if callback is None:
+        return None
+    if not callable(callback):
+        raise TypeError(f"callback is {type(callback).__name__}, which is not callable")
+    callbacks.start()
+
+    def complete(number: int, status: int, message: str) -> None:
+        handle.submitted(number)
+        callback(handle)
+
+    return complete

@@ -150,6 +150,9 @@ def recv(
 ) -> int:
     """Starts to receive into that memory, or with no shape into a Result."""
 
+def refuse_message(is_send: bool, process_set: int, peer: int, tag: int, reason: str, /) -> None:
+    """Has the other end of a message fail, since this rank's call was refused."""
+
 def message_of(handle: int, /) -> tuple[int, int]:
     """Returns source and tag of the message that a complete receive has got."""
 

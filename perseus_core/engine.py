@@ -52,6 +52,8 @@ Exchange messages with one other rank; see perseus_core.messages:
       Start to send a tensor in CPU memory, or to receive into that memory; a receive whose shape is
       None takes whatever comes, as a Result. ANY_RANK and ANY_TAG are for receives. ValueError for
       a wrong argument.
+  refuse_message(is_send, process_set, peer, tag, reason) -> None
+      Has the other end of a message fail, since this rank's call was refused.
   message_of(handle) -> tuple[int, int]
       Returns source and tag of what a receive that is complete has got.
 
@@ -109,6 +111,7 @@ from perseus_core._engine import (
     poll,
     prefer_huge_pages,
     recv,
+    refuse_message,
     register,
     release,
     result_address,
@@ -135,6 +138,7 @@ __all__ = [
     "poll",
     "prefer_huge_pages",
     "recv",
+    "refuse_message",
     "register",
     "release",
     "result_address",

@@ -16,9 +16,10 @@ sender. Larger ones wait for their receive. So two ranks may send to each other 
 Arrays are in CPU memory, and are what perseus_core.arrays takes. Ranks are those of the world; both
 must belong to the process set, and messages of one set are never taken for those of another.
 
-Errors: ValueError or TypeError for a mistake that is found on this rank; MismatchError if a message
-does not fit `out`, also for a send that is not complete; AbortedError if the other rank leaves or
-dies before it has done its part. The job can go on after a mistake or a mismatch.
+Errors: ValueError or TypeError for a mistake that is found on this rank; MismatchError if the other
+rank has made one, or a message does not fit `out`, also for a send that is not complete;
+AbortedError if the other rank leaves or dies before it has done its part. The job can go on after a
+mistake or a mismatch.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from perseus_core.arrays import (
 )
 from perseus_core.constants import WORLD, DataType
 from perseus_core.handle import Handle
+from perseus_core.refusals import refuse_message
 
 __all__ = ["Message", "irecv", "isend", "recv", "send"]
 
@@ -80,19 +82,27 @@ def isend(
     Args:
       callback: called with the Handle once the send is complete, on a thread of Perseus.
     """
-    source = as_input(array)
+    ends = (
+        whole_number("process_set", process_set),
+        whole_number("dest", dest),
+        whole_number("tag", tag),
+    )
     handle: Handle[None] = Handle(lambda number: None)
+    try:
+        source = as_input(array)
+        complete = _completion(handle, callback)
+    except Exception as error:
+        refuse_message(True, *ends, error)
+        raise
     handle.submitted(
         _engine.send(
-            whole_number("process_set", process_set),
-            whole_number("dest", dest),
-            whole_number("tag", tag),
+            *ends,
             source,
             _engine.array_address(source),
             source.shape,
             dtype_number(source.dtype),
             whole_number("priority", priority),
-            _completion(handle, callback),
+            complete,
         )
     )
     return handle
@@ -125,19 +135,27 @@ def irecv(
     callback: Callable[[Handle[Message]], object] | None = None,
 ) -> Handle[Message]:
     """Starts a receive; the Handle gives the Message. See recv and isend."""
-    target = None if out is None else _Target(out)
-    handle: Handle[Message] = Handle(_finish if target is None else target.finish)
+    ends = (
+        whole_number("process_set", process_set),
+        number_or_any("source", source, _engine.ANY_RANK),
+        number_or_any("tag", tag, _engine.ANY_TAG),
+    )
+    try:
+        target = None if out is None else _Target(out)
+        handle: Handle[Message] = Handle(_finish if target is None else target.finish)
+        complete = _completion(handle, callback)
+    except Exception as error:
+        refuse_message(False, *ends, error)
+        raise
     handle.submitted(
         _engine.recv(
-            whole_number("process_set", process_set),
-            number_or_any("source", source, _engine.ANY_RANK),
-            number_or_any("tag", tag, _engine.ANY_TAG),
+            *ends,
             target,
             0 if target is None else _engine.array_address(target.array),
             None if target is None else target.array.shape,
             0 if target is None else dtype_number(target.array.dtype),
             0,
-            _completion(handle, callback),
+            complete,
         )
     )
     return handle

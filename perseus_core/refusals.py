@@ -21,6 +21,7 @@ __all__ = [
     "Tell",
     "refuse",
     "refuse_call",
+    "refuse_message",
     "refuse_unnamed",
     "refuse_whole",
     "refusing",
@@ -168,3 +169,10 @@ def _reason(error: Exception) -> str:
     reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
     text = reason if len(reason) <= _MAX_REASON else reason[: _MAX_REASON - 3] + "..."
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
+
+
+def refuse_message(is_send: bool, process_set: int, peer: int, tag: int, error: Exception) -> None:
+    """Has the other end of a message fail, as this rank's call has before it was submitted."""
+    # If the ends themselves are wrong, nobody waits for this one.
+    with contextlib.suppress(Exception):
+        _engine.refuse_message(is_send, process_set, peer, tag, _reason(error))

@@ -12,6 +12,8 @@
 namespace perseus {
 namespace {
 
+constexpr size_t kLongestReason = 1024;
+
 // Names the message in errors: "to rank 1 (tag 7)".
 std::string name_of(bool is_send, const perseus_transfer_t& message) {
   std::string name = is_send ? "to " : "from ";
@@ -73,13 +75,26 @@ Status transfer(const std::shared_ptr<Engine>& engine, OperationKind kind,
   operation->description.kind = kind;
   operation->description.priority = message.priority;
   operation->message = {message.peer, message.tag};
+  const auto about_it = [&](const Status& status) -> Status {
+    return {status.code(), title(operation->key) + ": " + status.message()};
+  };
   Status status = check_ends(*engine, is_send, message);
-  if (status.is_ok() && message.tensor != nullptr) {
+  if (!status.is_ok()) return about_it(status);
+  if (message.refusal != nullptr) {
+    operation->refusal = std::string(message.refusal).substr(0, kLongestReason);
+  } else if (message.tensor != nullptr) {
     status = take_end(*operation, is_send, *message.tensor);
-  } else if (status.is_ok() && is_send) {
+  } else if (is_send) {
     status = Status::invalid_argument("its tensor is missing");
   }
-  if (!status.is_ok()) return {status.code(), title(operation->key) + ": " + status.message()};
+  if (!status.is_ok()) {
+    // The other rank is told, so that it does not wait for this one.
+    operation->refusal = status.message();
+    operation->description.tensors.clear();
+    operation->tensors.clear();
+    [[maybe_unused]] const Status told = engine->submit(operation);
+    return about_it(status);
+  }
 
   Process& process = Process::instance();
   const perseus_handle_t added = process.handles.add(operation);

@@ -15,6 +15,7 @@ void Envelope::write(ByteWriter& writer) const {
   writer.put(number);
   writer.put<uint8_t>(is_whole);
   tensor.write(writer);
+  writer.put_string(refusal);
 }
 
 std::optional<Envelope> Envelope::read(ByteReader& reader) {
@@ -24,6 +25,8 @@ std::optional<Envelope> Envelope::read(ByteReader& reader) {
   envelope.number = reader.get<uint64_t>();
   envelope.is_whole = reader.get<uint8_t>() != 0;
   if (!envelope.tensor.read(reader) || envelope.tag < 0) return {};
+  envelope.refusal = reader.get_string();
+  if (reader.failed()) return {};
   int64_t bytes = 0;
   if (__builtin_mul_overflow(envelope.tensor.elements(),
                              static_cast<int64_t>(size_of(envelope.tensor.dtype)), &bytes)) {

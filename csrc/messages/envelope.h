@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -17,6 +18,7 @@ struct Envelope {
   uint64_t number = 0;    // counts the messages from this sender to this receiver, from 1
   bool is_whole = false;  // the elements follow; otherwise they wait for a Clearance
   TensorDescription tensor;
+  std::string refusal;  // why the sender's program cannot send it, in place of elements; else empty
 
   uint64_t bytes() const;  // of the elements
 

@@ -30,6 +30,27 @@ MessageKey key_of(const Operation& operation) {
 
 uint64_t bytes_of(const Operation& send) { return static_cast<uint64_t>(send.description.bytes()); }
 
+// A send that its program cannot make has a reason in place of a tensor.
+Envelope envelope_of(const Operation& send, uint64_t number, bool is_whole) {
+  Envelope envelope{.process_set = send.process_set,
+                    .tag = send.message.tag,
+                    .number = number,
+                    .is_whole = is_whole,
+                    .tensor = {.dtype = DataType::kUint8, .shape = {0}},
+                    .refusal = send.refusal};
+  if (send.refusal.empty()) envelope.tensor = send.description.tensors.front();
+  return envelope;
+}
+
+// Returns what a send ends with that its receiver has taken.
+Status taken(const Operation& send) {
+  return send.refusal.empty() ? Status() : Status::mismatch(send.refusal);
+}
+
+Status could_not(int rank, const std::string& refusal) {
+  return Status::mismatch("rank " + std::to_string(rank) + " could not take part: " + refusal);
+}
+
 void copy_elements(const OperationPtr& receive, const std::byte* elements, uint64_t bytes) {
   if (bytes > 0) std::memcpy(receive->tensors.front().output, elements, bytes);
 }
@@ -74,21 +95,18 @@ void Messenger::submit_send(const OperationPtr& send) {
   }
   Peer& peer = peers_[to];
   const uint64_t bytes = bytes_of(*send);
-  const Envelope envelope{
-      .process_set = send->process_set,
-      .tag = send->message.tag,
-      .number = ++peer.sent,
-      .is_whole = bytes <= kMostWithEnvelope && peer.with_envelopes + cost_of(bytes) <= window_,
-      .tensor = send->description.tensors.front()};
+  const bool is_whole =
+      bytes <= kMostWithEnvelope && peer.with_envelopes + cost_of(bytes) <= window_;
+  const Envelope envelope = envelope_of(*send, ++peer.sent, is_whole);
   counters_.messages_sent.add();
   counters_.message_bytes_sent.add(bytes);
   writer_.clear();
   envelope.write(writer_);
-  if (envelope.is_whole) writer_.put_bytes(send->tensors.front().input, bytes);
+  if (is_whole && bytes > 0) writer_.put_bytes(send->tensors.front().input, bytes);
   mesh_.send_control(to, writer_.bytes());
-  if (envelope.is_whole) {
+  if (is_whole) {
     peer.with_envelopes += cost_of(bytes);
-    host_.message_done(send, {});
+    host_.message_done(send, taken(*send));
   } else {
     sends_[{to, envelope.number}] = {send, {}};
   }
@@ -97,11 +115,7 @@ void Messenger::submit_send(const OperationPtr& send) {
 void Messenger::send_to_self(const OperationPtr& send) {
   Peer& self = peers_[rank_];
   auto message = std::make_shared<KeptMessage>();
-  message->envelope = {.process_set = send->process_set,
-                       .tag = send->message.tag,
-                       .number = ++self.sent,
-                       .is_whole = true,
-                       .tensor = send->description.tensors.front()};
+  message->envelope = envelope_of(*send, ++self.sent, true);
   message->source = rank_;
   message->own_send = send;
   self.last_tag = send->message.tag;
@@ -114,11 +128,11 @@ void Messenger::send_to_self(const OperationPtr& send) {
     return deliver_kept(message, receive);
   }
   if (self.held + cost_of(bytes) <= most_held_ && (message->data = buffers_.take(bytes))) {
-    std::memcpy(message->data.data(), send->tensors.front().input, bytes);
+    if (bytes > 0) std::memcpy(message->data.data(), send->tensors.front().input, bytes);
     message->own_send = nullptr;
     message->elements = KeptMessage::Elements::kHere;
     self.held += cost_of(bytes);
-    host_.message_done(send, {});
+    host_.message_done(send, taken(*send));
   }
   counters_.messages_kept.add();
   mailbox_.keep(std::move(message));
@@ -208,7 +222,7 @@ void Messenger::on_clearance(int from, const Clearance& clearance) {
     const Status& withdrawn = found.mapped().withdrawn;
     return host_.message_done(send, withdrawn.is_ok() ? clearance.refusal : withdrawn);
   }
-  if (bytes_of(*send) == 0) return host_.message_done(send, {});
+  if (bytes_of(*send) == 0) return host_.message_done(send, taken(*send));
   move_out(send, clearance.number).start(nullptr);
 }
 
@@ -274,6 +288,8 @@ void Messenger::fetch(const OperationPtr& receive, const Envelope& envelope, int
 Status Messenger::accept(Operation& receive, const Envelope& envelope, int source) const {
   const TensorDescription& sent = envelope.tensor;
   receive.message = {source, envelope.tag, sent.dtype};
+  if (!receive.refusal.empty()) return could_not(rank_, receive.refusal);
+  if (!envelope.refusal.empty()) return could_not(source, envelope.refusal);
   if (receive.description.tensors.empty()) {
     OperationTensor& result = receive.tensors.emplace_back();
     result.result_shape = sent.shape;

@@ -46,6 +46,21 @@ PyObject* transfer(const Arguments& arguments) {
       hand_over(begin, message.end, arguments.object(3), arguments.object(8)));
 }
 
+// refuse_message(is_send, process_set, peer, tag, reason): the other end of the message fails
+PyObject* refuse_message(const Arguments& arguments) {
+  arguments.expect(5, 5);
+  perseus_transfer_t end{};
+  end.struct_size = sizeof end;
+  end.set = arguments.int32(1);
+  end.peer = arguments.int32(2);
+  end.tag = arguments.int32(3);
+  end.refusal = arguments.text(4);
+  perseus_handle_t handle = 0;
+  check((arguments.int32(0) != 0 ? perseus_send : perseus_recv)(&end, &handle));
+  perseus_release(handle);
+  return none();
+}
+
 // message_of(handle) -> (source, tag) of a receive that is complete
 PyObject* message_of(const Arguments& arguments) {
   arguments.expect(1, 1);
@@ -59,9 +74,8 @@ PyObject* message_of(const Arguments& arguments) {
 
 void bind_messages(py::module_& module) {
   static PyMethodDef methods[] = {
-      method<transfer<perseus_send>>("send"),
-      method<transfer<perseus_recv>>("recv"),
-      method<message_of>("message_of"),
+      method<transfer<perseus_send>>("send"),   method<transfer<perseus_recv>>("recv"),
+      method<refuse_message>("refuse_message"), method<message_of>("message_of"),
       {nullptr, nullptr, 0, nullptr},
   };
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();

@@ -76,6 +76,7 @@ class Operation {
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
   MessageEnds message;          // send and receive
+  std::string refusal;          // likewise: why the program cannot make the call; else empty
   OperationCallback callback;
   bool is_bound = false;  // its callback runs only on the engine's own thread
   // For tensors on a GPU: the GPU, and the event after which the inputs are ready. No event: they
@@ -132,6 +133,7 @@ class Operation {
     tensors.clear();
     splits.clear();
     message = MessageEnds();
+    refusal.clear();
     received_splits.clear();
     callback = nullptr;
     is_bound = false;

@@ -15,15 +15,13 @@ CUDA tensors: it is complete when the GPU has finished. The only time-out is tha
 rank is lost, operations in flight fail with HorovodInternalError. A call that is wrong on one rank
 fails on the others, too.
 
-A send is a broadcast in a process set of its two ranks, which is opened for their first message. As
-with NCCL, it is complete when the receiver has received it. Messages with the same sender, receiver
-and tag are received in the order in which they were sent.
+Messages with the same sender, receiver and tag are received in the order in which they were sent. A
+send is complete when its tensor may be used again; see perseus_core.messages.
 """
 
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -33,9 +31,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
 import perseus_core
+from perseus.torch import c10d_messages, c10d_sets, c10d_sparse, c10d_timeouts, c10d_world
 from perseus.torch import c10d_overloads as forms
-from perseus.torch import c10d_sets, c10d_sparse, c10d_timeouts, c10d_world
-from perseus.torch.c10d_any_source import AnySource, AnySourceWork, message_prefix
 from perseus.torch.c10d_bytes import check_types, deal, movable
 from perseus.torch.c10d_errors import InvalidArgumentError, Refusing
 from perseus.torch.c10d_memory import ResultPlace, joined, span_of
@@ -100,8 +97,6 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._set = process_set
         self._ranks = ranks  # of the world
         self._store = store
-        self._pairs = c10d_sets.Pairs(process_set, ranks, store)
-        self._any_source = AnySource(rank, size, functools.partial(self._pairs.set_of, rank))
         self._timeout = timeout
         # DDP holds some works in C++ only, such as that of a counter until backward ends. Then the
         # Python object would be freed, and the work could not wait without it.
@@ -162,11 +157,9 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._unfinished.clear()
         if self._owns_engine:
             c10d_world.end()
-        elif perseus_core.is_initialized():
-            self._pairs.close()
-            if opened_sets.is_opened(self._set):
-                opened_sets.close_set(self._set)
-                c10d_world.leave()
+        elif perseus_core.is_initialized() and opened_sets.is_opened(self._set):
+            opened_sets.close_set(self._set)
+            c10d_world.leave()
 
     # ---- Reductions.
 
@@ -347,20 +340,20 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     @eager
     def send(self, tensors: Tensors, destination: int, tag: int) -> Work:
-        return self._message(tensors, self._rank, destination, tag)
+        (tensor,) = tensors
+        peer = self._peer(destination)
+        return c10d_messages.send(tensor, self._set, peer, tag, self._timeout, self._rank)
 
     @eager
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
-        return self._message(tensors, source, self._rank, tag)
+        (tensor,) = tensors
+        peer = self._peer(source)
+        return c10d_messages.receive(tensor, self._set, peer, tag, self._timeout, self._ranks.index)
 
     @eager
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
-        def find(limit: timedelta) -> tuple[int, Work]:
-            return self._any_source.receive(
-                tag, limit, lambda source: self.recv(tensors, source, tag)
-            )
-
-        return AnySourceWork(find, list(tensors), self._timeout)
+        (tensor,) = tensors
+        return c10d_messages.receive(tensor, self._set, None, tag, self._timeout, self._ranks.index)
 
     # ---- Other names for some of them, from PyTorch 2.13 on.
 
@@ -499,30 +492,6 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
         return self._start(OperationKind.ALLTOALL, [call], finish, result, opts)
 
-    def _message(self, tensors: Tensors, source: int, destination: int, tag: int) -> Work:
-        """Broadcasts the bytes of a message from its sender."""
-        (tensor,) = tensors
-        if source == destination:
-            raise InvalidArgumentError(f"rank {source} cannot send to itself")
-        root = self._world_rank(source)
-        self._world_rank(destination)
-        process_set = self._pairs.set_of(source, destination)
-        prefix = message_prefix(source, tag)
-        with Refusing(OperationKind.BROADCAST, prefix, 1, process_set):
-            buffer = row_major(tensor)
-            span = span_of(buffer)
-            call = submit_bytes(span, span.address, root=root)
-
-        def finish(_: list[int]) -> None:
-            if self._rank == destination:
-                _copy_back([tensor], [buffer])
-
-        work = start(
-            OperationKind.BROADCAST, prefix, process_set, [call], finish, [tensor], self._timeout
-        )
-        work.source = source
-        return work
-
     def _one_for_each_rank(self, outputs: Tensors) -> list[torch.Tensor]:
         if len(outputs) != self._size:
             raise ValueError(
@@ -538,6 +507,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 f"{tensor.numel()} elements cannot be divided among {self._size} ranks"
             )
         return [tensor]
+
+    def _peer(self, rank: int) -> int:
+        """Returns the rank of the world that a message goes to or comes from."""
+        if rank == self._rank:
+            raise InvalidArgumentError(f"rank {rank} cannot send to itself")
+        return self._world_rank(rank)
 
     def _world_rank(self, rank: int) -> int:
         if not 0 <= rank < len(self._ranks):

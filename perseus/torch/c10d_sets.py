@@ -1,8 +1,7 @@
-"""The process sets of groups, and of pairs in them, which the members open by themselves."""
+"""The process sets of groups, which the members open by themselves."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,13 @@ import torch.distributed as dist
 import perseus_core
 from perseus_core import ReduceOp, opened_sets
 
-__all__ = ["Pairs", "agree_on_used_numbers", "open_set"]
+__all__ = ["agree_on_used_numbers", "open_set"]
 
 # Keys in the store: the number of sets in all; how many members of a group have come to open its
-# set; and the numbers of that set and its pairs'.
+# set; and the number of that set.
 _SETS = "sets"
 _ARRIVED = "arrived"
 _SET = "set"
-_PAIR = "pair"
 # The highest number of a set that this process has opened, and the highest one that any process
 # had opened before the last init_process_group.
 _last_set = 0
@@ -72,39 +70,3 @@ def _open_numbered(number: int, ranks: list[int]) -> int:
     global _last_set
     _last_set = max(_last_set, number)
     return opened_sets.open_set(number, ranks)
-
-
-class Pairs:
-    """The process sets for a group's messages, one for each pair of ranks.
-
-    Each of the two ranks opens the set for its first message to or from the other, without waiting
-    for the other to do so. Any thread may use it.
-    """
-
-    def __init__(self, process_set: int, ranks: list[int], store: dist.Store) -> None:
-        """`process_set` and `ranks` are those of the group."""
-        self._ranks = ranks
-        self._store = store
-        self._lock = threading.Lock()
-        # A group of two ranks needs no other set.
-        self._sets = {(0, 1): process_set} if len(ranks) == 2 else {}
-        self._opened: list[int] = []
-
-    def set_of(self, one: int, other: int) -> int:
-        pair = (min(one, other), max(one, other))
-        with self._lock:
-            if pair not in self._sets:
-                self._sets[pair] = self._open(pair)
-            return self._sets[pair]
-
-    def close(self) -> None:
-        for process_set in self._opened:
-            opened_sets.close_set(process_set)
-
-    def _open(self, pair: tuple[int, int]) -> int:
-        # The first of the two ranks chooses the number.
-        own = str(_next_number())
-        number = self._store.compare_set(_key(f"{_PAIR}/{pair[0]}/{pair[1]}"), "", own)
-        process_set = _open_numbered(int(number), [self._ranks[rank] for rank in pair])
-        self._opened.append(process_set)
-        return process_set

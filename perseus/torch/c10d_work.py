@@ -39,8 +39,6 @@ class PerseusWork(Work):
         self._what = what
         self._operations = operations
         self._timeout = timeout
-        #: The rank in the group that sends the message, if it is one.
-        self.source: int | None = None
 
     def __del__(self) -> None:
         if not self._operations.ended:
@@ -68,9 +66,7 @@ class PerseusWork(Work):
         return self._operations.result
 
     def source_rank(self) -> int:
-        if self.source is None:
-            raise RuntimeError(f"{self._what} is no message, so it has no source")
-        return self.source
+        raise RuntimeError(f"{self._what} is no message, so it has no source")
 
     _source_rank = source_rank
 

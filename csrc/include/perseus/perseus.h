@@ -414,6 +414,10 @@ typedef struct {
   perseus_callback_t callback; /**< may be NULL */
   void* user;
   perseus_callback_thread_t callback_thread;
+  /** A reason, if the caller's own checks have refused the call: the other end of the message then
+   * fails with PERSEUS_MISMATCH and this reason, and so does this one. The tensor is not looked at.
+   * NULL: there is none. */
+  const char* refusal;
 } perseus_transfer_t;
 
 /** Begins to send a tensor to one rank, and returns at once. It needs no agreement, and any number
@@ -421,7 +425,8 @@ typedef struct {
  * tensor may be used again: at once if the message is small and the receiver has room for it, and
  * when the receiver has asked for it, or has room, otherwise. PERSEUS_MESSAGE_CREDIT says how much
  * a rank keeps for each other one. So two ranks may send to each other first, and then receive. A
- * message that is already complete here is lost if the receiver never asks for it. */
+ * message that is already complete here is lost if the receiver never asks for it. If the tensor is
+ * refused here, the receiver's end fails, too. */
 PERSEUS_API perseus_status_t perseus_send(const perseus_transfer_t* message,
                                           perseus_handle_t* handle);
 /** Begins to receive a message from one rank, or from any. Messages from one rank that this could

@@ -27,6 +27,7 @@ from perseus.torch.horovod.tensors import (
 )
 from perseus_core import engine
 from perseus_core.arguments import number_or_any, whole_number
+from perseus_core.refusals import refuse_message
 
 __all__ = ["Message", "irecv", "isend", "recv", "send"]
 
@@ -56,12 +57,15 @@ def isend(
 
     Returns a handle for poll and synchronize, which gives None.
     """
-    number = dtype_number(checked(tensor))
-    source = contiguous(tensor.detach().cpu())
+    ends = set_id(process_set), whole_number("dest", dest), whole_number("tag", tag)
+    try:
+        number = dtype_number(checked(tensor))
+        source = contiguous(tensor.detach().cpu())
+    except Exception as error:
+        refuse_message(True, *ends, error)
+        raise
     handle = engine.send(
-        set_id(process_set),
-        whole_number("dest", dest),
-        whole_number("tag", tag),
+        *ends,
         source,
         source.data_ptr(),
         tuple(source.shape),
@@ -112,8 +116,12 @@ def irecv(
             handle, None, lambda done: Message(take_result(done), *engine.message_of(done))
         )
     wanted = tensor
-    number = dtype_number(checked_target(wanted))
-    buffer = contiguous(wanted.detach().cpu())
+    try:
+        number = dtype_number(checked_target(wanted))
+        buffer = contiguous(wanted.detach().cpu())
+    except Exception as error:
+        refuse_message(False, *ends, error)
+        raise
     handle = engine.recv(*ends, buffer, buffer.data_ptr(), tuple(buffer.shape), number, 0, None)
     return handles.track(
         handle, None, lambda done: Message(copied_back(buffer, wanted), *engine.message_of(done))

@@ -217,6 +217,38 @@ TEST(Message, HasEndsThatAreRanksOfTheSet) {
   });
 }
 
+TEST(Message, ThatOneRankRefusesIsAnErrorOnBoth) {
+  World(2).run([](int rank) {
+    for (const int refuser : {0, 1}) {
+      for (const size_t count : {kSmall, kHuge}) {
+        std::vector<float> values(count);
+        End end(1 - rank, 6, values);
+        if (rank == refuser) end.raw.refusal = "its moon is full";
+        const perseus_status_t status = finish(rank == 0 ? end.send() : end.receive());
+        // A small message is complete before anybody can refuse it.
+        const bool is_complete = rank == 0 && refuser == 1 && count == kSmall;
+        REQUIRE(status == (is_complete ? PERSEUS_OK : PERSEUS_MISMATCH));
+        REQUIRE(is_complete || last_error_has("its moon is full"));
+        const std::string who = "rank " + std::to_string(refuser) + " could not take part";
+        REQUIRE(rank == refuser || is_complete || last_error_has(who));
+      }
+    }
+    // So is one whose tensor the library refuses.
+    std::vector<float> values(1);
+    End end(1 - rank, 7, values);
+    perseus_handle_t handle = 0;
+    if (rank == 0) {
+      end.tensor.dtype = 99;
+      REQUIRE(perseus_send(&end.raw, &handle) == PERSEUS_INVALID_ARGUMENT);
+      REQUIRE(finish(End(1, 8, values).receive()) == PERSEUS_OK);
+    } else {
+      REQUIRE(finish(end.receive()) == PERSEUS_MISMATCH);
+      REQUIRE(last_error_has("rank 0 could not take part: data type 99 is not supported"));
+      REQUIRE(finish(End(0, 8, values).send()) == PERSEUS_OK);
+    }
+  });
+}
+
 TEST(Message, NeedsAnEngine) {
   std::vector<float> values(1);
   perseus_handle_t handle = 0;

@@ -13,7 +13,8 @@ Envelope envelope() {
           .tag = 7,
           .number = 11,
           .is_whole = true,
-          .tensor = {DataType::kFloat16, {2, 5}}};
+          .tensor = {DataType::kFloat16, {2, 5}},
+          .refusal = "no"};
 }
 
 // Reads it as it arrives: after the kind.
@@ -34,6 +35,7 @@ TEST(Envelope, IsReadAsItWasWritten) {
   EXPECT_TRUE(found->is_whole);
   EXPECT_EQ(found->tensor, envelope().tensor);
   EXPECT_EQ(found->bytes(), 20u);
+  EXPECT_EQ(found->refusal, "no");
 }
 
 TEST(Envelope, IsNotReadFromAPart) {

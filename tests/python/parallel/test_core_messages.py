@@ -166,6 +166,24 @@ def test_a_message_that_does_not_fit() -> None:
     assert perseus.recv(from_).array == 1
 
 
+def test_a_mistake_of_one_rank_fails_on_the_other() -> None:
+    to, from_ = neighbours()
+    with pytest.raises(TypeError, match="cannot be sent"):
+        perseus.isend(np.array(["text"]), to, tag=3)
+    with pytest.raises(perseus.MismatchError) as failed:
+        perseus.recv(from_, tag=3)
+    for part in (f"recv from rank {from_} (tag 3): rank {from_} could not take part", "dtype"):
+        assert part in str(failed.value)
+    # So large that it waits for its receive, or meets it.
+    sending = perseus.isend(np.zeros(2_000_000), to, tag=4)
+    with pytest.raises(ValueError, match="out is read-only"):
+        perseus.recv(from_, tag=4, out=np.broadcast_to(np.ones(1), (2_000_000,)))
+    with pytest.raises(perseus.MismatchError, match=f"rank {to} could not take part"):
+        sending.wait()
+    perseus.send(np.ones(1), to)
+    assert perseus.recv(from_).array == 1
+
+
 def test_wrong_arguments() -> None:
     size = perseus.size()
     one = np.ones(1)
@@ -181,9 +199,7 @@ def test_wrong_arguments() -> None:
         perseus.recv(-2)
     with pytest.raises(TypeError, match="dest"):
         perseus.send(one, 0.5)
-    with pytest.raises(TypeError, match="cannot be sent"):
-        perseus.send(np.array(["text"]), 0)
-    with pytest.raises(ValueError, match="out is read-only"):
-        perseus.recv(0, out=np.broadcast_to(one, (3,)))
     with pytest.raises(TypeError, match="callback is int, which is not callable"):
-        perseus.isend(one, 0, callback=3)
+        perseus.isend(one, perseus.rank(), callback=3)
+    with pytest.raises(perseus.MismatchError, match="could not take part: TypeError: callback"):
+        perseus.recv(perseus.rank())

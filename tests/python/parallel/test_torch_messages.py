@@ -75,8 +75,13 @@ def test_what_does_not_fit_is_an_error():
         hvd.synchronize(sending)
     with pytest.raises(TypeError, match=r"tensor is list; it takes a torch\.Tensor"):
         hvd.send([1.0], to)
+    with pytest.raises(hvd.HorovodInternalError, match="could not take part: TypeError"):
+        hvd.recv(source=from_)
+    sending = hvd.isend(torch.zeros(3), to)
     with pytest.raises(ValueError, match="several elements of the tensor share one place"):
         hvd.recv(torch.zeros(1).expand(3), from_)
+    if to != hvd.rank():
+        hvd.synchronize(sending)
     with pytest.raises(ValueError, match="tag is -5; it must be 0 or more, or None for any"):
         hvd.irecv(tag=-5)
     with pytest.raises(ValueError, match="does not belong to process set 0"):

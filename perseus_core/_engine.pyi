@@ -104,11 +104,6 @@ def submit(
     released. `place` is that of all tensors; None is CPU memory. `callback(handle, status,
     message)` runs on the thread that is in dispatch_callbacks."""
 
-def await_offer(
-    process_set: int, operation: int, prefix: str, callback: Callable[[int, int, str], object]
-) -> int:
-    """Calls back when the other rank of the set has an operation ready; see perseus_core.engine."""
-
 def refuse(id: int, reason: str) -> None:
     """Tells the other ranks that this rank's call of a name failed before it was submitted."""
 

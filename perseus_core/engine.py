@@ -40,11 +40,6 @@ Start an operation:
       Both raise ValueError for a wrong argument and for a name that is in flight already, and
       NotInitializedError before init. The other ranks have been told by then.
 
-  await_offer(process_set, operation, prefix, callback) -> int
-      Gives a handle, and calls back as submit does, once the other rank of a set of two has
-      submitted an operation that this rank has not: of this kind, and a name that begins with the
-      prefix. At most one such wait at a time.
-
 Exchange messages with one other rank; see perseus_core.messages:
 
   send(process_set, peer, tag, keep, address, shape, dtype, priority, callback) -> int
@@ -103,7 +98,6 @@ from perseus_core._engine import (
     NO_STREAM,
     LateCallback,
     Result,
-    await_offer,
     drop_kept,
     error,
     kept,
@@ -130,7 +124,6 @@ __all__ = [
     "Operand",
     "Place",
     "Result",
-    "await_offer",
     "drop_kept",
     "error",
     "kept",

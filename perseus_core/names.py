@@ -20,7 +20,6 @@ from perseus_core.errors import HorovodInternalError
 __all__ = [
     "ROUND",
     "all_have_joined",
-    "coming_unnamed",
     "full_name",
     "last_handles",
     "lock",
@@ -104,13 +103,6 @@ def next_object(kind: str, process_set: int) -> int:
         count = _objects.get(key, 0)
         _objects[key] = count + 1
     return count
-
-
-def coming_unnamed(prefix: str, process_set: int) -> str:
-    """Returns the name that the next unnamed call will have, and does not count one."""
-    with lock:
-        count = _counters.get((prefix, process_set), 0)
-        return f"{prefix}.noname.{count % _rounds.get(prefix, ROUND)}"
 
 
 def full_name(prefix: str, name: str | None, process_set: int) -> str:

@@ -71,20 +71,6 @@ perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_
   return to_c(perseus::submit(Process::instance().engine(), known, handle));
 }
 
-perseus_status_t perseus_await_offer(perseus_process_set_t set, perseus_operation_t operation,
-                                     const char* prefix, perseus_callback_t callback, void* user,
-                                     perseus_handle_t* handle) {
-  if (prefix == nullptr || handle == nullptr) {
-    return to_c(Status::invalid_argument("the prefix, or the place for the handle, is missing"));
-  }
-  if (operation < PERSEUS_ALLREDUCE || operation > PERSEUS_BARRIER) {
-    return to_c(Status::invalid_argument("nobody offers operation " + std::to_string(operation)));
-  }
-  return to_c(perseus::await_offer(Process::instance().engine(), set,
-                                   static_cast<OperationKind>(operation), prefix, callback, user,
-                                   handle));
-}
-
 perseus_status_t perseus_refuse(int32_t id, const char* reason) {
   return to_c(perseus::refuse(Process::instance().engine(), id,
                               reason == nullptr ? "it gave no reason" : reason));

@@ -5,7 +5,6 @@
 #include "capi/c_status.h"
 #include "capi/checked_submission.h"
 #include "capi/process.h"
-#include "engine/internal_operations.h"
 
 namespace perseus {
 namespace {
@@ -105,19 +104,6 @@ Status refuse(const std::shared_ptr<Engine>& engine, int32_t id, const std::stri
   if (!found.is_ok()) return found.status();
   const ResolvedName& resolved = found.value();
   return refuse(resolved, id, title(resolved.name->key) + ": " + reason);
-}
-
-Status await_offer(const std::shared_ptr<Engine>& engine, int32_t set, OperationKind kind,
-                   std::string_view prefix, perseus_callback_t callback, void* user,
-                   perseus_handle_t* handle) {
-  if (engine == nullptr) return not_initialized();
-  Process& process = Process::instance();
-  const OperationPtr operation = InternalOperations::await_offer(set, kind, prefix);
-  if (callback != nullptr) operation->callback = calling(callback, user);
-  *handle = process.handles.add(operation);
-  const Status status = engine->submit(operation);
-  if (!status.is_ok()) process.handles.remove(*handle);
-  return status;
 }
 
 }  // namespace perseus

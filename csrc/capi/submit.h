@@ -21,12 +21,6 @@ Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t&
 // Tells the other ranks that this one will not submit the operation of this registered name.
 Status refuse(const std::shared_ptr<Engine>& engine, int32_t id, const std::string& reason);
 
-// Writes the handle of an operation that ends when the other rank of the set offers one; see
-// perseus_await_offer.
-Status await_offer(const std::shared_ptr<Engine>& engine, int32_t set, OperationKind kind,
-                   std::string_view prefix, perseus_callback_t callback, void* user,
-                   perseus_handle_t* handle);
-
 // Calls a program's function with what has become of an operation.
 OperationCallback calling(perseus_callback_t callback, void* user);
 

@@ -102,9 +102,6 @@ void Agreements::accept(const ProcessSetPtr& set, OperationPtr operation) {
   }
   if (is_message(operation->description.kind)) return accept_message(*set, operation);
   if (!set->broken.is_ok()) return wiring_.tracker.complete(operation, set->broken);
-  if (operation->description.kind == OperationKind::kAwaitOffer) {
-    return await_offer(set, operation);
-  }
   Status possible = check_at_rest(*operation);
   if (possible.is_ok()) possible = wiring_.executor.check_gpu(*set, *operation);
   if (!possible.is_ok()) {
@@ -138,39 +135,6 @@ void Agreements::accept_message(const ProcessSet& set, const OperationPtr& opera
   wiring_.watches.peers.watch();
 }
 
-void Agreements::await_offer(const ProcessSetPtr& set, const OperationPtr& operation) {
-  if (set->negotiator == nullptr || set->group.size != 2) {
-    return wiring_.tracker.complete(
-        operation, Status::invalid_argument("process set " + std::to_string(set->id) +
-                                            " is no set of this rank and one other"));
-  }
-  if (set->pending.contains(operation->key)) {
-    return wiring_.tracker.complete(operation,
-                                    Status::duplicate_name("an offer of this name is awaited"));
-  }
-  set->pending.insert(operation->key, operation);
-  // The other rank may have cast its ballot already, when nobody noted what was in it.
-  set->negotiator->watch_offers(true);
-  set->negotiator->demand(set->negotiator->completed_rounds() + 1);
-  request_round(*set);
-}
-
-void Agreements::meet_offers(ProcessSet& set) {
-  std::vector<std::string> met;
-  bool is_any_left = false;
-  for (const auto& [key, operation] : set.pending) {
-    if (operation->description.kind != OperationKind::kAwaitOffer) continue;
-    const std::string_view awaited = name_of_key(key);
-    const bool is_met = std::ranges::any_of(set.negotiator->offers(), [&](const std::string& it) {
-      return it.starts_with(awaited) && !set.pending.contains(it);
-    });
-    if (is_met) met.push_back(key);
-    is_any_left |= !is_met;
-  }
-  set.negotiator->watch_offers(is_any_left);
-  for (const std::string& key : met) wiring_.tracker.complete(set.pending.extract(key), {});
-}
-
 // Ranks learn of a removal and of what was agreed in the set at different moments. Operations under
 // way there would fail on some ranks and run on others, which would wait for ever.
 Status Agreements::check_at_rest(const Operation& operation) const {
@@ -200,7 +164,6 @@ void Agreements::advance(ProcessSet& set) {
     return wiring_.termination.break_world(wiring_.termination.failed_here(failure));
   }
   wiring_.counters.descriptions_sent.add(set.negotiator->descriptions_sent() - described);
-  if (set.negotiator->watches_offers()) meet_offers(set);
   if (!set.negotiator->is_exhausted()) return;
   if (!set.pending.empty()) wiring_.sets.fail_pending(set, set.broken);
   wiring_.sets.on_exhausted(set);

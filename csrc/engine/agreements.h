@@ -51,9 +51,6 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   // Returns an error if the operation removes a set in which something is still under way.
   Status check_at_rest(const Operation& operation) const;
 
-  void await_offer(const ProcessSetPtr& set, const OperationPtr& operation);
-  // Completes what waits for an offer that the other rank of the set has made.
-  void meet_offers(ProcessSet& set);
   void on_agreement(ProcessSet& set, const Agreement& agreement);
   void adopt_tuning(const Agreement& agreement);
   void fail_what_was_refused(ProcessSet& set, const Agreement& agreement);

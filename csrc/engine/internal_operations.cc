@@ -125,11 +125,4 @@ Status InternalOperations::close_process_set(int32_t set) {
   return wait_for(*operation);
 }
 
-OperationPtr InternalOperations::await_offer(int32_t set, OperationKind kind,
-                                             std::string_view prefix) {
-  OperationPtr operation = make(OperationKind::kAwaitOffer, operation_key(kind, prefix), {});
-  operation->process_set = set;
-  return operation;
-}
-
 }  // namespace perseus

@@ -33,9 +33,6 @@ class InternalOperations {
   Status open_process_set(int32_t set, std::vector<int32_t> ranks);
   Status close_process_set(int32_t set);
 
-  // Makes the operation of perseus_await_offer, which is not submitted yet.
-  static OperationPtr await_offer(int32_t set, OperationKind kind, std::string_view prefix);
-
  private:
   static OperationPtr make(OperationKind kind, std::string_view name, std::vector<int32_t> ranks);
   Status run(const OperationPtr& operation, std::optional<std::chrono::seconds> time_out = {});

@@ -42,7 +42,6 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::kJoin: return "join";
     case OperationKind::kAddProcessSet: return "add_process_set";
     case OperationKind::kRemoveProcessSet: return "remove_process_set";
-    case OperationKind::kAwaitOffer: return "await_offer";
     case OperationKind::kSend: return "send";
     case OperationKind::kReceive: return "recv";
   }

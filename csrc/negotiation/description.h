@@ -24,10 +24,9 @@ enum class OperationKind : uint8_t {
   kJoin = 6,
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,
-  kAwaitOffer = 9,  // on this rank alone; see perseus_await_offer
   // Messages between two ranks, which nobody agrees on.
-  kSend = 10,
-  kReceive = 11,
+  kSend = 9,
+  kReceive = 10,
 };
 
 std::string_view to_string(OperationKind kind);

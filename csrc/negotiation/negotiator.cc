@@ -155,8 +155,8 @@ bool Negotiator::should_begin() const {
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
                                  [](const Arrival& arrival) { return arrival.has_arrived; });
-  return asked && (joined_ || takes_part_always_ || takes_part_for_launches_ || watches_offers_ ||
-                   pending_count() > 0);
+  return asked &&
+         (joined_ || takes_part_always_ || takes_part_for_launches_ || pending_count() > 0);
 }
 
 void Negotiator::advance() {
@@ -244,29 +244,10 @@ void Negotiator::run_hops() {
       limit_rounds(completed_rounds_);
       return;
     }
-    if (watches_offers_) note_offers(arrived[hop_].ballot);
     ballot_.merge(std::move(arrived[hop_].ballot), *this);
     arrived[hop_].ballot.records.clear();  // records are rare, and may be large
     if (++hop_ < hops_) send_hop();
   }
-}
-
-// A ballot carries everything that its rank has pending.
-void Negotiator::note_offers(const Ballot& ballot) {
-  offers_.clear();
-  ballot.bits.for_each([&](uint32_t id) { offers_.push_back(known_[id].operation->key); });
-  if (ballot.records.empty()) return;
-  for (const auto& [key, record] : ballot.records.unpack()) {
-    if (!record.statements.empty() && !record.statements.front().refusal) offers_.push_back(key);
-  }
-}
-
-void Negotiator::drop_agreed_offers() {
-  std::erase_if(offers_, [&](const std::string& key) {
-    const auto is_it = [&](const auto& agreed) { return agreed == key; };
-    return std::ranges::any_of(agreement_.ready, is_it, &Agreement::Ready::key) ||
-           std::ranges::any_of(agreement_.failures, is_it, &Agreement::Failure::key);
-  });
 }
 
 bool Negotiator::is_valid(const Ballot& ballot) const {
@@ -317,7 +298,6 @@ void Negotiator::complete_round() {
     if (can_join()) has_news_ = true;
     forget_unused();
   }
-  if (!offers_.empty()) drop_agreed_offers();
   host_.agreed(agreement_);
 }
 

@@ -80,13 +80,6 @@ class Negotiator final : private KnownOperations {
     launches_ended_ = count;
     has_news_ |= others_wait && count > launches_in_ballot_;
   }
-  // From now on, or no longer, this rank keeps account of what the other rank of a set of two has
-  // ready, and so takes part in every round at once.
-  void watch_offers(bool watches) { watches_offers_ = watches; }
-  bool watches_offers() const { return watches_offers_; }
-  // The keys that the other rank had ready at its last ballot, without those agreed on since. While
-  // they are watched, and in a set of two ranks only.
-  const std::vector<std::string>& offers() const { return offers_; }
   // Another rank needs this round to end, so this rank takes part in it at once.
   void demand(uint64_t round) { demanded_round_ = std::max(demanded_round_, round); }
   // Once nothing is pending here, this rank counts as ready for whatever the others submit. This
@@ -175,8 +168,6 @@ class Negotiator final : private KnownOperations {
   bool is_valid(const Ballot& ballot) const;
   // Returns whether an operation of this description can have these attachments.
   bool fits(const Piggyback& piggyback, const Description& its) const;
-  void note_offers(const Ballot& ballot);
-  void drop_agreed_offers();
   void complete_round();
   uint32_t learn(const std::string& key, const Description& description);
   Agreement::Ready ready(uint32_t id) const;
@@ -206,8 +197,6 @@ class Negotiator final : private KnownOperations {
   bool has_news_ = false;  // there is something that no ballot of this rank has carried
   bool takes_part_always_ = false;
   bool takes_part_for_launches_ = false;
-  bool watches_offers_ = false;
-  std::vector<std::string> offers_;
   uint64_t launches_ended_ = 0;
   uint64_t launches_in_ballot_ = 0;  // how many of them the last ballot reported
   uint64_t demanded_round_ = 0;

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "perseus/perseus.h"
-#include "python/callbacks.h"
 #include "python/errors.h"
 
 namespace py = pybind11;
@@ -26,18 +25,6 @@ void bind_operations(py::module_& module) {
       "refuse",
       [](int32_t id, const std::string& reason) { check(perseus_refuse(id, reason.c_str())); },
       py::arg("id"), py::arg("reason"));
-  module.def(
-      "await_offer",
-      [](perseus_process_set_t set, perseus_operation_t operation, const std::string& prefix,
-         const py::object& callback) {
-        perseus_handle_t handle = 0;
-        const perseus_status_t status = perseus_await_offer(
-            set, operation, prefix.c_str(), queue_completion, callback.inc_ref().ptr(), &handle);
-        if (status != PERSEUS_OK) callback.dec_ref();
-        check(status);
-        return handle;
-      },
-      py::arg("process_set"), py::arg("operation"), py::arg("prefix"), py::arg("callback"));
   module.def(
       "last_rank", [](perseus_handle_t handle) { return result_of(handle).last_rank; },
       py::arg("handle"));

@@ -4,7 +4,7 @@
 
 namespace perseus::python {
 
-// Binds refuse, await_offer and what a complete operation's result tells.
+// Binds refuse and what a complete operation's result tells.
 void bind_operations(pybind11::module_& module);
 
 }  // namespace perseus::python

@@ -69,8 +69,6 @@ void StallWatch::check() {
     for (const auto& [key, operation] : set->pending) {
       // A rank that has joined may wait for as long as the others compute.
       if (operation->description.kind == OperationKind::kJoin) continue;
-      // So may one that would take a message from several others.
-      if (operation->description.kind == OperationKind::kAwaitOffer) continue;
       const auto waited = now - operation->submitted_at;
       any_late |= waited >= report_after_;
       if (waited >= report_after_ / 2) late.push_back(operation.get());

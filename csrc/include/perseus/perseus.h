@@ -374,16 +374,6 @@ typedef struct {
  * struct_size is missing, if the id is unknown, or if the name is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
-/** Begins to wait until the other rank of a set of two ranks has submitted an operation, of this
- * kind and a name that begins with `prefix`, that this rank has not submitted. *handle is then
- * complete, with no result; as any handle, it must be released in the end. So a rank can learn
- * which of several others wants to send something, before it receives. A callback, which may be
- * NULL, runs as with PERSEUS_CALLBACK_IN_WAIT. There may be one wait at a time for a set, a kind
- * and a prefix. */
-PERSEUS_API perseus_status_t perseus_await_offer(perseus_process_set_t set,
-                                                 perseus_operation_t operation, const char* prefix,
-                                                 perseus_callback_t callback, void* user,
-                                                 perseus_handle_t* handle);
 /** Tells the other ranks of a call that the caller's own checks of its arguments have refused. It
  * counts as a call of this name that perseus_submit has refused. The other ranks' error quotes the
  * operation's title and `reason`, a sentence; the two together are cut to 1024 bytes. While the

@@ -310,19 +310,25 @@ TEST(Announcements, NeedAJob) {
   EXPECT_EQ(perseus_announced(), 0u);
 }
 
-// It ends without an agreement, on one rank alone.
-TEST(Announcements, AnAwaitedOfferCarriesNone) {
+// The two ranks agree on nothing.
+TEST(Announcements, AMessageBetweenTwoRanksCarriesNone) {
   World(2).run([](int rank) {
     REQUIRE(barrier("begin") == PERSEUS_OK);
     REQUIRE(perseus_announce(3) == PERSEUS_OK);
-    if (rank == 0) {
-      perseus_handle_t offer = 0;
-      REQUIRE(perseus_await_offer(PERSEUS_WORLD, PERSEUS_BARRIER, "end", nullptr, nullptr,
-                                  &offer) == PERSEUS_OK);
-      REQUIRE(perseus_wait(offer, -1) == PERSEUS_OK);
-      perseus_release(offer);
-      REQUIRE(perseus_announced() == 0);
+    float value = 0;
+    const perseus_tensor_t tensor{&value, &value, nullptr, 0, PERSEUS_FLOAT32};
+    perseus_transfer_t message{};
+    message.struct_size = sizeof message;
+    message.peer = 1 - rank;
+    message.tensor = &tensor;
+    perseus_handle_t handles[2];
+    REQUIRE(perseus_send(&message, &handles[0]) == PERSEUS_OK);
+    REQUIRE(perseus_recv(&message, &handles[1]) == PERSEUS_OK);
+    for (const perseus_handle_t handle : handles) {
+      REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+      perseus_release(handle);
     }
+    REQUIRE(perseus_announced() == 0);
     REQUIRE(barrier("end") == PERSEUS_OK);
     REQUIRE(perseus_announced() == 3);
   });

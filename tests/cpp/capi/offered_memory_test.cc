@@ -1,4 +1,4 @@
-// perseus.h: memory that is offered for results, and operations that another rank offers.
+// perseus.h: memory that is offered for results.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -67,61 +67,6 @@ TEST(OfferedMemory, IsForResultsOfUnknownSizeOnly) {
     Submission sum(PERSEUS_ALLREDUCE, "sum");
     sum.raw.offered = &memory;
     REQUIRE(sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).run() == PERSEUS_INVALID_ARGUMENT);
-  });
-}
-
-TEST(AwaitedOffer, EndsWhenTheOtherRankHasSubmitted) {
-  World(2).run([](int rank) {
-    const perseus_process_set_t set = PERSEUS_FIRST_OPENED_SET;
-    const int32_t both[] = {0, 1};
-    REQUIRE(perseus_open_process_set(set, both, 2) == PERSEUS_OK);
-    float value = static_cast<float>(rank);
-    Submission message(PERSEUS_BROADCAST, "message.7", set);
-    message.raw.root = 1;
-    message.tensor(&value, &value, {}, PERSEUS_FLOAT32);
-    perseus_handle_t offer = 0;
-    if (rank == 0) {
-      REQUIRE(perseus_await_offer(set, PERSEUS_BROADCAST, "message.", nullptr, nullptr, &offer) ==
-              PERSEUS_OK);
-      REQUIRE(perseus_wait(offer, 20) == PERSEUS_IN_PROGRESS);
-    }
-    REQUIRE(Submission(PERSEUS_BARRIER, "begin").run() == PERSEUS_OK);
-    if (rank == 0) {
-      REQUIRE(perseus_wait(offer, -1) == PERSEUS_OK);
-      perseus_release(offer);
-    }
-    REQUIRE(message.run() == PERSEUS_OK);
-    REQUIRE(value == 1.0f);
-  });
-}
-
-TEST(AwaitedOffer, EndsWithTheSet) {
-  World(2).run([](int rank) {
-    const perseus_process_set_t set = PERSEUS_FIRST_OPENED_SET;
-    const int32_t both[] = {0, 1};
-    REQUIRE(perseus_open_process_set(set, both, 2) == PERSEUS_OK);
-    if (rank == 0) {
-      perseus_handle_t offer = 0;
-      REQUIRE(perseus_await_offer(set, PERSEUS_BROADCAST, "x", nullptr, nullptr, &offer) ==
-              PERSEUS_OK);
-      REQUIRE(Submission(PERSEUS_BARRIER, "begin").run() == PERSEUS_OK);
-      REQUIRE(perseus_wait(offer, -1) == PERSEUS_ABORTED);
-      perseus_release(offer);
-    } else {
-      REQUIRE(Submission(PERSEUS_BARRIER, "begin").run() == PERSEUS_OK);
-      REQUIRE(perseus_close_process_set(set) == PERSEUS_OK);
-    }
-    REQUIRE(Submission(PERSEUS_BARRIER, "end").run() == PERSEUS_OK);
-  });
-}
-
-TEST(AwaitedOffer, NeedsASetOfTwo) {
-  World(1).run([](int) {
-    perseus_handle_t offer = 0;
-    REQUIRE(perseus_await_offer(PERSEUS_WORLD, PERSEUS_BROADCAST, "x", nullptr, nullptr, &offer) ==
-            PERSEUS_OK);
-    REQUIRE(perseus_wait(offer, -1) == PERSEUS_INVALID_ARGUMENT);
-    perseus_release(offer);
   });
 }
 

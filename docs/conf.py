@@ -78,7 +78,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(collections|typing|types|enum|os|pathlib|numpy|torch|tensorflow|keras|mxnet)\..*",
     ),
-    (r"py:.*", r".*\.(FP16Compressor|NDArray)|NDArray"),  # of a framework
+    (r"py:.*", r".*\.(FP16Compressor|NDArray)|NDArray|Array"),  # of a framework
     (r"py:.*", r"(.*\.)?(T|Train)"),  # type variables
     (r"py:.*", r"Join|BlacklistBy"),  # the words that an argument takes, which its text names
 ]

@@ -19,6 +19,7 @@ typedef struct {
   contender_operation_t allgather;
   contender_operation_t alltoall;      /* equal parts */
   contender_operation_t reducescatter; /* a sum */
+  contender_operation_t pingpong;      /* rank 0's input goes to rank 1 and back; two ranks */
   void (*barrier)(void);
   /* Sums of tensors over the ranks, in place. `name` returns the number that identifies a name from
    * then on, or -1; `begin` starts one sum and returns 0 if that failed; `end` waits for all and

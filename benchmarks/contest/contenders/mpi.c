@@ -38,6 +38,21 @@ static const float* reducescatter(float* input, float* output, size_t elements) 
                  output);
 }
 
+static const float* pingpong(float* input, float* output, size_t elements) {
+  const int count = (int)elements;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int status = MPI_SUCCESS;
+  if (rank == 0) status = MPI_Send(input, count, MPI_FLOAT, 1, 0, MPI_COMM_WORLD);
+  if (status == MPI_SUCCESS) {
+    status = MPI_Recv(output, count, MPI_FLOAT, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+  if (status == MPI_SUCCESS && rank == 1) {
+    status = MPI_Send(output, count, MPI_FLOAT, 0, 0, MPI_COMM_WORLD);
+  }
+  return checked(status, output);
+}
+
 /* MPI matches calls by their order only. */
 static int name(const char* text) {
   (void)text;
@@ -71,6 +86,7 @@ int main(int argc, char** argv) {
                            .allgather = allgather,
                            .alltoall = alltoall,
                            .reducescatter = reducescatter,
+                           .pingpong = pingpong,
                            .barrier = barrier,
                            .name = name,
                            .begin = begin,

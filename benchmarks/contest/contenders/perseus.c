@@ -72,6 +72,28 @@ static const float* reducescatter(float* input, float* output, size_t elements) 
   return run(PERSEUS_REDUCESCATTER, input, output, elements);
 }
 
+static int transfer(perseus_status_t (*begin)(const perseus_transfer_t*, perseus_handle_t*),
+                    float* data, size_t elements) {
+  const int64_t shape = (int64_t)elements;
+  const perseus_tensor_t tensor = {data, data, &shape, 1, PERSEUS_FLOAT32};
+  const perseus_transfer_t message = {
+      .struct_size = sizeof message, .peer = 1 - perseus_rank(), .tensor = &tensor};
+  perseus_handle_t handle = 0;
+  if (begin(&message, &handle) != PERSEUS_OK) return 0;
+  const int is_done = perseus_wait(handle, -1) == PERSEUS_OK;
+  perseus_release(handle);
+  return is_done;
+}
+
+static const float* pingpong(float* input, float* output, size_t elements) {
+  const int is_first = perseus_rank() == 0;
+  const int is_done =
+      is_first
+          ? transfer(perseus_send, input, elements) && transfer(perseus_recv, output, elements)
+          : transfer(perseus_recv, output, elements) && transfer(perseus_send, output, elements);
+  return is_done ? output : contender_failed(perseus_last_error());
+}
+
 static int name(const char* text) {
   int32_t id = -1;
   if (perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, text, &id) == PERSEUS_OK) return id;
@@ -177,6 +199,7 @@ int main(void) {
                                  .allgather = allgather,
                                  .alltoall = alltoall,
                                  .reducescatter = reducescatter,
+                                 .pingpong = pingpong,
                                  .barrier = barrier,
                                  .name = name,
                                  .begin = begin,

@@ -108,6 +108,8 @@ static int find(const contender_t* contender, const request_t* request, plan_t* 
     *plan = (plan_t){contender->alltoall, even, even, 1, size, 0};
   } else if (strcmp(request->work, "collective.reducescatter") == 0) {
     *plan = (plan_t){contender->reducescatter, even, even / size, sum, 1, 0};
+  } else if (strcmp(request->work, "messages.pingpong") == 0) {
+    *plan = (plan_t){contender->pingpong, whole, whole, limit ? mine : 1, 1, 0};
   } else {
     return 0;
   }

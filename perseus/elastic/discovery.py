@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from typing import Protocol, runtime_checkable
 
 from perseus.run.hosts import Host
 from perseus.run.own_streams import tell
 
-__all__ = ["Cancellable", "Discovery", "DiscoveryError", "HostSource"]
+__all__ = ["Cancellable", "Discovery", "DiscoveryError", "HostSource", "find_first"]
 
 #: Seconds between the end of one look for hosts and the next.
 DISCOVERY_SECONDS = 1.0
 # How long `stop` waits for the thread.
 _STOP_SECONDS = 0.8
+# How long a first look that is cancelled may take to end.
+_CANCEL_SECONDS = 10.0
 
 
 class DiscoveryError(RuntimeError, ValueError):
@@ -43,6 +46,30 @@ class Cancellable(Protocol):
     def cancel(self) -> None:
         """Has a `find` that runs in another thread, and each later one, raise at once."""
         ...
+
+
+def find_first(source: HostSource) -> list[Host]:
+    """Returns source.find(), which runs in a thread of its own.
+
+    So the handler of a signal cannot raise in the middle of starting a program, which nobody would
+    end then. If one raises, the look for hosts is cancelled.
+    """
+    outcome: futures.Future[list[Host]] = futures.Future()
+
+    def find() -> None:
+        try:
+            outcome.set_result(source.find())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=find, name="first look for hosts", daemon=True)
+    thread.start()
+    try:
+        return outcome.result()
+    finally:
+        if not outcome.done() and isinstance(source, Cancellable):
+            source.cancel()
+            thread.join(_CANCEL_SECONDS)
 
 
 class Discovery:

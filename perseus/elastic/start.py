@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource
+from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource, find_first
 from perseus.elastic.job_record import Agent, JobRecord, SavedJob
 from perseus.elastic.launcher import ElasticLauncher
 from perseus.elastic.options import ElasticOptions, host_source
@@ -45,7 +45,7 @@ def start_elastic(
     """
     request = replace(request, least=None)  # the driver says when too few are left
     source = host_source(options, request.hosts, request.size)
-    hosts = source.find()
+    hosts = find_first(source)
     with _prepared(request, options, source, hosts) as (job, output, places):
         record = None
         if request.outlives:

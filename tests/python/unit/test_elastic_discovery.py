@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perseus.elastic.discovery import Discovery, DiscoveryError
+from perseus.elastic import program_output
+from perseus.elastic.discovery import Discovery, DiscoveryError, find_first
 from perseus.elastic.slurm import SlurmSource, expand_node_list, expand_tasks
 from perseus.elastic.sources import FixedSource, HostsFileSource, ScriptSource
 from perseus.run.hosts import Host
@@ -136,6 +138,23 @@ class TestScript:
             job.send_signal(signal.SIGINT)
             assert job.wait(SOON) == 128 + signal.SIGINT
         wait_until(lambda: not is_alive(child_of(tmp_path)))
+
+    def test_a_signal_while_it_is_being_started_ends_it_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = subprocess.Popen
+
+        def started_slowly(*args: Any, **options: Any) -> Any:
+            process = start(*args, **options)
+            wait_until((tmp_path / "child").exists)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)  # the main thread gets it
+            return process
+
+        monkeypatch.setattr(program_output.subprocess, "Popen", started_slowly)
+        with pytest.raises(KeyboardInterrupt):
+            find_first(ScriptSource(hanging_script(tmp_path)))
+        assert not is_alive(child_of(tmp_path))
 
     def test_what_it_leaves_in_the_background_is_not_waited_for(self, tmp_path: Path) -> None:
         lines = ["sleep 1000 &", f"echo $! > {tmp_path}/child", "echo a:1"]

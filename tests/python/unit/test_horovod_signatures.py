@@ -26,6 +26,7 @@ EXPLAINED = {
     "horovod.tensorflow.mpi_ops.init": "Horovod passes on *args and **kwargs; here they are named",
     "horovod.tensorflow.sync_batch_norm.SyncBatchNormalization.call": "has Keras's arguments",
     "horovod.torch.elastic.sampler.ElasticSampler.__init__": "also takes last_round",
+    "horovod.torch.elastic.state.TorchState.__init__": "also takes copies",
     "horovod.torch.functions.allgather_object": "also takes a process_set",
     "horovod.torch.functions.broadcast_optimizer_state": "also takes a process_set",
     "horovod.torch.functions.broadcast_parameters": "also takes a process_set",

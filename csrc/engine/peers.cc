@@ -76,6 +76,7 @@ void Peers::on_rank_lost(int rank, const Status& why) {
     return termination_.break_world(is_consequence ? departures_.news_of(blame_.rank())
                                                    : Broken{rank, why.message()});
   }
+  messenger_.on_cut_off(rank);
   // It ended before it had done what it still was to take part in.
   if (sets_.awaits(rank)) termination_.break_world(departures_.news_of(rank));
 }

@@ -179,9 +179,11 @@ void Messenger::on_envelope(int from, ByteReader& reader) {
       reader.remaining() != (envelope->is_whole ? envelope->bytes() : 0)) {
     return host_.on_malformed_message(from);
   }
+  const uint64_t bytes = envelope->bytes();
+  if (envelope->is_whole) peer.untaken += cost_of(bytes);
+  if (peer.untaken + peer.to_return > window_) return host_.on_malformed_message(from);
   peer.received = envelope->number;
   peer.last_tag = envelope->tag;
-  const uint64_t bytes = envelope->bytes();
   if (has_ended_) return;
   if (host_.has_closed(envelope->process_set)) {
     if (envelope->is_whole) return give_back(from, cost_of(bytes));
@@ -391,6 +393,7 @@ void Messenger::clear_ahead(int rank) {
 
 void Messenger::give_back(int rank, uint64_t bytes) {
   Peer& peer = peers_[rank];
+  peer.untaken -= bytes;
   peer.to_return += bytes;
   if (peer.to_return < window_ / 2) return;
   tell(rank, Credit{std::exchange(peer.to_return, 0)});
@@ -474,20 +477,31 @@ void Messenger::expect_end(int rank, int32_t set) {
   if (!ends_alarm_.is_set()) look_for_ends();
 }
 
+void Messenger::on_cut_off(int rank) {
+  for (End& end : ends_) {
+    if (end.rank == rank && end.set == kAllSets) end.is_over = true;
+  }
+  fail_hopeless();
+}
+
 void Messenger::look_for_ends() {
   bool is_any_open = false, is_any_new = false;
   for (End& end : ends_) {
     if (end.is_over) continue;
-    end.is_over = Clock::now() >= end.until || (end.set == kAllSets && mesh_.has_left(end.rank));
+    // Over a connection, the goodbye comes last. Where there is none, nothing may ever tell.
+    const bool has_goodbye = end.set == kAllSets && mesh_.is_connected(end.rank);
+    end.is_over = has_goodbye ? mesh_.has_left(end.rank) : Clock::now() >= end.until;
     (end.is_over ? is_any_new : is_any_open) = true;
   }
-  if (is_any_new) {
-    const auto hopeless = [this](const Operation& receive) { return is_hopeless(receive); };
-    for (const OperationPtr& receive : mailbox_.take_receives(hopeless)) {
-      host_.message_done(receive, host_.without(receive->message.peer, receive->process_set));
-    }
-  }
+  if (is_any_new) fail_hopeless();
   if (is_any_open) ends_alarm_.set(Clock::now() + kEndCheck, [this] { look_for_ends(); });
+}
+
+void Messenger::fail_hopeless() {
+  const auto is_one = [this](const Operation& receive) { return is_hopeless(receive); };
+  for (const OperationPtr& receive : mailbox_.take_receives(is_one)) {
+    host_.message_done(receive, host_.without(receive->message.peer, receive->process_set));
+  }
 }
 
 bool Messenger::is_over(int rank, int32_t set) const {

@@ -72,6 +72,8 @@ class Messenger {
   // What it has sent may still be on its way.
   void on_leaving(int rank) { expect_end(rank, kAllSets); }
   void on_closed(int32_t set, int rank) { expect_end(rank, set); }
+  // The connection to a rank that has left is broken: nothing is on its way any more.
+  void on_cut_off(int rank);
   // Ends the set's sends and receives with `why`, and forgets its messages.
   void end_set(int32_t set, const Status& why);
   // Ends all that has not begun to move.
@@ -93,7 +95,8 @@ class Messenger {
     uint64_t sent = 0, received = 0;       // messages
     int32_t last_tag = 0;                  // received
     uint64_t with_envelopes = 0;           // bytes sent that the peer has not taken
-    uint64_t to_return = 0;                // bytes of the peer's that were taken here, not yet told
+    uint64_t untaken = 0;                  // bytes of the peer's with envelopes, kept here
+    uint64_t to_return = 0;                // those that were taken, and the peer has not been told
     uint64_t held = 0;                     // bytes of announced messages that are here or arriving
     std::deque<KeptMessagePtr> announced;  // that may be cleared before they are asked for
   };
@@ -101,11 +104,12 @@ class Messenger {
     OperationPtr send;
     Status withdrawn;  // why it has been withdrawn; the receiver has not answered
   };
-  // A rank that sends nothing more in a set, or in any. Until `until`, something may still come.
+  // A rank that sends nothing more in a set, or in any. Until this is over, something may still be
+  // on its way.
   struct End {
     int rank;
     int32_t set;
-    Clock::time_point until;
+    Clock::time_point until;  // for what no goodbye tells
     bool is_over = false;
   };
 
@@ -141,6 +145,8 @@ class Messenger {
 
   void expect_end(int rank, int32_t set);
   void look_for_ends();
+  // Ends the receives for which nobody is left who could send.
+  void fail_hopeless();
   bool is_over(int rank, int32_t set) const;
   // Returns whether nobody is left who could send what the receive asks for.
   bool is_hopeless(const Operation& receive) const;

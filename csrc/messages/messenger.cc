@@ -15,9 +15,6 @@ constexpr uint64_t kMostWithEnvelope = 8 << 10;
 constexpr uint64_t kEnvelopeCost = 64;
 // The most bytes that come with envelopes and have not been taken, of one peer.
 constexpr uint64_t kMostWindow = 256 << 10;
-// How long the last messages of a rank that leaves may be on their way, and how often to look.
-constexpr std::chrono::milliseconds kEndTime{2500};
-constexpr std::chrono::milliseconds kEndCheck{10};
 
 // Differs from the tags of collectives, whose process sets are not negative.
 Tag tag_of(uint64_t number) { return {.operation = uint64_t{1} << 63 | number}; }
@@ -68,7 +65,7 @@ Messenger::Messenger(EventLoop& loop, Mesh& mesh, BufferPool& buffers, Counters&
       window_(std::min(credit / 4, kMostWindow)),
       most_held_(credit - window_),
       peers_(static_cast<size_t>(mesh.topology().size)),
-      ends_alarm_(loop) {}
+      departed_(loop, mesh, [this] { fail_hopeless(); }) {}
 
 template <typename Message>
 void Messenger::tell(int rank, const Message& message) {
@@ -90,7 +87,7 @@ void Messenger::submit(const OperationPtr& operation) {
 void Messenger::submit_send(const OperationPtr& send) {
   const int to = send->message.peer;
   if (to == rank_) return send_to_self(send);
-  if (host_.has_left(to) || is_over(to, send->process_set)) {
+  if (host_.has_left(to) || departed_.has_gone(to, send->process_set)) {
     return host_.message_done(send, host_.without(to, send->process_set));
   }
   Peer& peer = peers_[to];
@@ -441,7 +438,7 @@ void Messenger::end_set(int32_t set, const Status& why) {
     forget(message, why);
     return true;
   });
-  std::erase_if(ends_, [set](const End& end) { return end.set == set; });
+  departed_.forget(set);
 }
 
 void Messenger::end_all(const Status& why) {
@@ -457,44 +454,26 @@ void Messenger::end_all(const Status& why) {
     if (message.own_send != nullptr) host_.message_done(message.own_send, why);
     return true;
   });
-  ends_.clear();
-  ends_alarm_.cancel();
+  departed_.clear();
 }
 
-void Messenger::expect_end(int rank, int32_t set) {
+void Messenger::on_leaving(int rank) {
   if (has_ended_ || rank == rank_) return;
-  ends_.push_back({rank, set, Clock::now() + kEndTime});
-  // A rank that has closed a set still answers, and refuses what it gets.
-  for (auto place = sends_.begin(); set == kAllSets && place != sends_.end();) {
-    const OperationPtr send = place->second.send;
+  for (auto place = sends_.begin(); place != sends_.end();) {
     if (place->first.first != rank) {
       ++place;
       continue;
     }
+    const OperationPtr send = place->second.send;
     place = sends_.erase(place);
     host_.message_done(send, host_.without(rank, send->process_set));
   }
-  if (!ends_alarm_.is_set()) look_for_ends();
+  departed_.add(rank, DepartedSenders::kAllSets);
 }
 
-void Messenger::on_cut_off(int rank) {
-  for (End& end : ends_) {
-    if (end.rank == rank && end.set == kAllSets) end.is_over = true;
-  }
-  fail_hopeless();
-}
-
-void Messenger::look_for_ends() {
-  bool is_any_open = false, is_any_new = false;
-  for (End& end : ends_) {
-    if (end.is_over) continue;
-    // Over a connection, the goodbye comes last. Where there is none, nothing may ever tell.
-    const bool has_goodbye = end.set == kAllSets && mesh_.is_connected(end.rank);
-    end.is_over = has_goodbye ? mesh_.has_left(end.rank) : Clock::now() >= end.until;
-    (end.is_over ? is_any_new : is_any_open) = true;
-  }
-  if (is_any_new) fail_hopeless();
-  if (is_any_open) ends_alarm_.set(Clock::now() + kEndCheck, [this] { look_for_ends(); });
+// The rank still answers, and refuses what it gets.
+void Messenger::on_closed(int32_t set, int rank) {
+  if (!has_ended_ && rank != rank_) departed_.add(rank, set);
 }
 
 void Messenger::fail_hopeless() {
@@ -504,26 +483,23 @@ void Messenger::fail_hopeless() {
   }
 }
 
-bool Messenger::is_over(int rank, int32_t set) const {
-  return std::ranges::any_of(ends_, [&](const End& end) {
-    return end.is_over && end.rank == rank && (end.set == kAllSets || end.set == set);
-  });
-}
-
 bool Messenger::is_hopeless(const Operation& receive) const {
   const int32_t set = receive.process_set;
-  if (receive.message.peer != MessageEnds::kAny) return is_over(receive.message.peer, set);
-  if (ends_.empty()) return false;
+  if (receive.message.peer != MessageEnds::kAny)
+    return departed_.has_gone(receive.message.peer, set);
+  if (departed_.is_empty()) return false;
   const std::span<const int> ranks = host_.ranks_of(set);
-  return ranks.size() > 1 &&
-         std::ranges::all_of(ranks, [&](int rank) { return rank == rank_ || is_over(rank, set); });
+  return ranks.size() > 1 && std::ranges::all_of(ranks, [&](int rank) {
+           return rank == rank_ || departed_.has_gone(rank, set);
+         });
 }
 
 // ---- For the watches.
 
 void Messenger::add_awaited(std::set<int>& ranks) const {
   const auto add = [&](int rank, int32_t set) {
-    if (rank != rank_ && !host_.has_left(rank) && !is_over(rank, set)) ranks.insert(rank);
+    if (rank != rank_ && !host_.has_left(rank) && !departed_.has_gone(rank, set))
+      ranks.insert(rank);
   };
   for_each_waiting([&](const Operation& operation) {
     if (operation.message.peer != MessageEnds::kAny) {

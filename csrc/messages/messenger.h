@@ -13,7 +13,6 @@
 // Engine thread.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -24,9 +23,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/alarm.h"
 #include "base/buffer_pool.h"
 #include "base/task.h"
+#include "messages/departed_senders.h"
 #include "messages/mailbox.h"
 #include "observe/counters.h"
 #include "state/control.h"
@@ -70,10 +69,10 @@ class Messenger {
 
   // The rank has begun to leave, or closes the set: it sends nothing more, and takes nothing more.
   // What it has sent may still be on its way.
-  void on_leaving(int rank) { expect_end(rank, kAllSets); }
-  void on_closed(int32_t set, int rank) { expect_end(rank, set); }
+  void on_leaving(int rank);
+  void on_closed(int32_t set, int rank);
   // The connection to a rank that has left is broken: nothing is on its way any more.
-  void on_cut_off(int rank);
+  void on_cut_off(int rank) { departed_.cut_off(rank); }
   // Ends the set's sends and receives with `why`, and forgets its messages.
   void end_set(int32_t set, const Status& why);
   // Ends all that has not begun to move.
@@ -89,8 +88,6 @@ class Messenger {
   std::string last_from(int rank) const;
 
  private:
-  static constexpr int32_t kAllSets = -1;
-
   struct Peer {
     uint64_t sent = 0, received = 0;       // messages
     int32_t last_tag = 0;                  // received
@@ -103,14 +100,6 @@ class Messenger {
   struct AnnouncedSend {
     OperationPtr send;
     Status withdrawn;  // why it has been withdrawn; the receiver has not answered
-  };
-  // A rank that sends nothing more in a set, or in any. Until this is over, something may still be
-  // on its way.
-  struct End {
-    int rank;
-    int32_t set;
-    Clock::time_point until;  // for what no goodbye tells
-    bool is_over = false;
   };
 
   void submit_send(const OperationPtr& send);
@@ -143,11 +132,8 @@ class Messenger {
   // The message, which is in no queue any more, is for nobody.
   void forget(KeptMessage& message, const Status& why);
 
-  void expect_end(int rank, int32_t set);
-  void look_for_ends();
   // Ends the receives for which nobody is left who could send.
   void fail_hopeless();
-  bool is_over(int rank, int32_t set) const;
   // Returns whether nobody is left who could send what the receive asks for.
   bool is_hopeless(const Operation& receive) const;
 
@@ -165,8 +151,7 @@ class Messenger {
   std::vector<Peer> peers_;
   Mailbox mailbox_;
   std::map<std::pair<int, uint64_t>, AnnouncedSend> sends_;  // by peer and number
-  std::vector<End> ends_;
-  Alarm ends_alarm_;
+  DepartedSenders departed_;
   int moving_ = 0;
   bool has_ended_ = false;
   ByteWriter writer_;

@@ -211,50 +211,6 @@ TEST_P(AnySize, AnOverdueOperationIsMadeKnownToRanksThatTakePart) {
   for (int r = 0; r < cluster.size(); ++r) EXPECT_EQ(cluster.ready(r), Names{"w"}) << r;
 }
 
-TEST(Negotiator, KnowsWhatTheOtherRankOfTwoOffers) {
-  Cluster cluster(2);
-  const auto key = [](const std::string& name) {
-    return operation_key(OperationKind::kAllreduce, name);
-  };
-  const auto offers = [&] { return cluster.at(1).offers(); };
-  cluster.submit(0, "early");  // its ballot waits, as rank 1 has nothing ready
-  cluster.deliver_all();
-  EXPECT_TRUE(offers().empty());
-  cluster.at(1).watch_offers(true);
-  cluster.at(1).advance();
-  cluster.deliver_all();
-  EXPECT_EQ(offers(), Names{key("early")});
-  cluster.submit(0, "late");
-  cluster.deliver_all();
-  EXPECT_EQ(offers(), (Names{key("early"), key("late")}));
-  cluster.submit(1, "late");
-  cluster.deliver_all();
-  EXPECT_EQ(cluster.ready(1), Names{"late"});
-  EXPECT_EQ(offers(), Names{key("early")});
-  cluster.submit(1, "early");
-  cluster.deliver_all();
-  EXPECT_TRUE(offers().empty());
-  // Names that are known take a bit each.
-  for (const char* name : {"late", "early"}) cluster.submit(0, name);
-  cluster.deliver_all();
-  EXPECT_EQ(offers(), (Names{key("early"), key("late")}));
-}
-
-TEST(Negotiator, ALaterWatchLearnsWhatEarlierBallotsOffered) {
-  Cluster cluster(2);
-  for (const char* name : {"a", "b"}) cluster.submit_quietly(0, name);
-  cluster.at(0).advance();
-  cluster.submit(1, "b");
-  cluster.deliver_all();
-  EXPECT_EQ(cluster.ready(1), Names{"b"});
-  cluster.at(1).watch_offers(true);
-  cluster.at(1).demand(cluster.at(1).completed_rounds() + 1);
-  cluster.at(0).demand(cluster.at(1).completed_rounds() + 1);
-  for (int r = 0; r < 2; ++r) cluster.at(r).advance();
-  cluster.deliver_all();
-  EXPECT_EQ(cluster.at(1).offers(), Names{operation_key(OperationKind::kAllreduce, "a")});
-}
-
 TEST_P(AnySize, AShapeThatChangesOnAllRanksIsAgreedOn) {
   Cluster cluster(GetParam());
   for (int64_t extent : {3, 5, 5, 2}) {

@@ -67,7 +67,7 @@ class ByteReader {
     return false;
   }
 
-  // What has not been read.
+  // The bytes that have not been read.
   std::span<const std::byte> rest() const { return bytes_; }
 
   bool failed() const { return failed_; }

@@ -1,4 +1,5 @@
-// What messengers say to each other. It travels as control messages: in order, and ahead of data.
+// The words of messengers to each other. They travel as control messages: in order, and ahead of
+// data.
 #pragma once
 
 #include <cstdint>

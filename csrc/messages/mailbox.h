@@ -16,7 +16,7 @@
 
 namespace perseus {
 
-// What a message has, or a receive asks for.
+// The set, sender and tag that a message has, or that a receive asks for.
 struct MessageKey {
   int32_t process_set = 0;
   int32_t source = MessageEnds::kAny;

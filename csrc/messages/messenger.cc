@@ -11,7 +11,7 @@ namespace {
 // The largest message that travels with its envelope, where an extra copy costs less than a
 // clearance.
 constexpr uint64_t kMostWithEnvelope = 8 << 10;
-// What an envelope counts as, besides its elements.
+// An envelope counts as so many bytes, besides its elements.
 constexpr uint64_t kEnvelopeCost = 64;
 // The most bytes that come with envelopes and have not been taken, of one peer.
 constexpr uint64_t kMostWindow = 256 << 10;

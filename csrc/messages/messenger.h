@@ -58,7 +58,7 @@ class MessengerHost {
 
 class Messenger {
  public:
-  // What a rank keeps for one other is at most `credit` bytes; the same on all ranks.
+  // A rank keeps at most `credit` bytes for each other one; the same on all ranks.
   Messenger(EventLoop& loop, Mesh& mesh, BufferPool& buffers, Counters& counters, uint64_t credit,
             MessengerHost& host);
 
@@ -68,7 +68,7 @@ class Messenger {
   void on_control(int from, ControlKind kind, ByteReader reader);
 
   // The rank has begun to leave, or closes the set: it sends nothing more, and takes nothing more.
-  // What it has sent may still be on its way.
+  // Its last messages may still be on their way.
   void on_leaving(int rank);
   void on_closed(int32_t set, int rank);
   // The connection to a rank that has left is broken: nothing is on its way any more.

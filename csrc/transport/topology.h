@@ -27,9 +27,9 @@ struct Topology {
   // For messages: "rank 3 on host7", or "rank 3 (launched as rank 4) on host7".
   std::string name(int of_rank) const;
 
-  // What orders the ranks of a host among themselves, by rank. The launcher of an elastic job gives
-  // each process a slot for its life, so that its local rank does not become another's while as
-  // many are there. Without it, they are in the order of their ranks.
+  // By rank: orders the ranks of a host among themselves. The launcher of an elastic job gives each
+  // process a slot for its life, so that its local rank does not become another's while as many are
+  // there. Without slots, they are in the order of their ranks.
   std::vector<int> slot_of = {};
 
   int local_rank() const { return local_rank_of(rank); }

@@ -108,7 +108,7 @@ class StateSources:
 
     @property
     def has_state(self) -> bool:
-        """Whether this rank has the state."""
+        """Returns whether this rank has the state."""
         return self._rank in self._holders
 
     def fill(self, parts: Mapping[str, Part | None]) -> set[str]:

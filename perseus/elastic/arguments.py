@@ -23,7 +23,7 @@ _CHOICES = {"blacklist_by": get_args(BlacklistBy), "join": get_args(Join)}
 
 @dataclass(frozen=True)
 class ElasticArguments:
-    """What `run` was given; None for what it was not. The names are those of ElasticOptions."""
+    """The arguments of `run`; None for those not given. The names are those of ElasticOptions."""
 
     least: int | None = None
     most: int | None = None

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from perseus_core import _engine
+from perseus_core.handle import Handle
 
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
@@ -46,3 +49,21 @@ def stop() -> None:
     if thread is not None:
         _engine.close_callbacks()
         thread.join()
+
+
+def completion(
+    handle: Handle[Any], callback: Callable[[Handle[Any]], object]
+) -> Callable[[int, int, str], None]:
+    """Returns the function that the engine calls at the end of the handle's operation.
+
+    Starts the thread. Raises TypeError if the callback cannot be called.
+    """
+    if not callable(callback):
+        raise TypeError(f"callback is {type(callback).__name__}, which is not callable")
+    start()
+
+    def complete(number: int, status: int, message: str) -> None:
+        handle.submitted(number)
+        callback(handle)
+
+    return complete

@@ -25,7 +25,7 @@ mistake or a mismatch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def isend(
     handle: Handle[None] = Handle(lambda number: None)
     try:
         source = as_input(array)
-        complete = _completion(handle, callback)
+        complete = None if callback is None else callbacks.completion(handle, callback)
     except Exception as error:
         refuse_message(True, *ends, error)
         raise
@@ -143,7 +143,7 @@ def irecv(
     try:
         target = None if out is None else _Target(out)
         handle: Handle[Message] = Handle(_finish if target is None else target.finish)
-        complete = _completion(handle, callback)
+        complete = None if callback is None else callbacks.completion(handle, callback)
     except Exception as error:
         refuse_message(False, *ends, error)
         raise
@@ -186,19 +186,3 @@ def _finish(number: int) -> Message:
     number = result.dtype
     dtype = bfloat16() if number == DataType.BFLOAT16 else np.dtype(DataType(number).name.lower())
     return Message(np.asarray(result).view(dtype).reshape(result.shape), source, tag)
-
-
-def _completion(
-    handle: Handle[Any], callback: Callable[[Handle[Any]], object] | None
-) -> Callable[[int, int, str], None] | None:
-    if callback is None:
-        return None
-    if not callable(callback):
-        raise TypeError(f"callback is {type(callback).__name__}, which is not callable")
-    callbacks.start()
-
-    def complete(number: int, status: int, message: str) -> None:
-        handle.submitted(number)
-        callback(handle)
-
-    return complete

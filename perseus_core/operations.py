@@ -118,7 +118,7 @@ def allreduce_async(
             whole_number("codec", codec),
         )
         handle = Handle(pair.finish)
-        complete = None if callback is None else _completion(handle, callback)
+        complete = None if callback is None else callbacks.completion(handle, callback)
         process_set = whole_number("process_set", process_set)
     except Exception as error:
         refusals.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, process_set, error)
@@ -535,23 +535,10 @@ def _submit(
     handle = Handle(finish)
     if callback is not None:
         with refusals.refusing(kind, prefix, name, process_set):
-            options["callback"] = _completion(handle, callback)
+            options["callback"] = callbacks.completion(handle, callback)
     handle.submitted(
         submission.submit(
             kind, prefix, name, process_set, keep, _engine.submit, described, **options
         )
     )
     return handle
-
-
-def _completion(handle: Handle[Any], callback: Callback) -> Callable[[int, int, str], None]:
-    """Returns the function that the engine calls at the end of the operation."""
-    if not callable(callback):
-        raise TypeError(f"callback is {type(callback).__name__}, which is not callable")
-    callbacks.start()
-
-    def complete(number: int, status: int, message: str) -> None:
-        handle.submitted(number)
-        callback(handle)
-
-    return complete

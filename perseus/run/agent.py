@@ -281,7 +281,7 @@ class Agent:
     def _forward(self, rank: Rank, kind: int) -> bool:
         """Sends what a pipe holds to the launcher; returns whether there may be more.
 
-        What was done since the pipe became readable may have come to its end, and closed it.
+        Since the pipe became readable, something else may have read to its end, and closed it.
         """
         if kind not in rank.pipes:
             return False

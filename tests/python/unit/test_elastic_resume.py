@@ -142,7 +142,7 @@ class Job:
 
     @property
     def said(self) -> str:
-        """What the last launcher has said."""
+        """Returns the words of the last launcher."""
         return (self.folder / f"said.{len(self.launchers) - 1}").read_text()
 
     def steps(self, worker: int) -> list[int]:

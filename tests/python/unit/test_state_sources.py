@@ -1,4 +1,4 @@
-"""Who gives the state to whom when ranks join, and the digest by which they compare it."""
+"""The ranks that give the state to those that join, and the digest by which they compare it."""
 
 from __future__ import annotations
 

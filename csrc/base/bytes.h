@@ -22,8 +22,9 @@ class ByteWriter {
     put_bytes(&value, sizeof value);
   }
   void put_bytes(const void* data, size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), bytes, bytes + size);
+    if (size > memory_.size() - size_) memory_.resize(2 * memory_.size() + size);
+    if (size != 0) std::memcpy(memory_.data() + size_, data, size);
+    size_ += size;
   }
   void put_string(std::string_view text) {
     put<uint32_t>(static_cast<uint32_t>(text.size()));
@@ -31,12 +32,14 @@ class ByteWriter {
   }
 
   // Keeps its memory for the next message.
-  void clear() { bytes_.clear(); }
-  std::span<const std::byte> bytes() const { return bytes_; }
-  size_t size() const { return bytes_.size(); }
+  void clear() { size_ = 0; }
+  std::span<const std::byte> bytes() const { return {memory_.data(), size_}; }
+  size_t size() const { return size_; }
 
  private:
-  std::vector<std::byte> bytes_;
+  // Longer than the message, so that a number is put into it without a call.
+  std::vector<std::byte> memory_;
+  size_t size_ = 0;
 };
 
 class ByteReader {

@@ -10,8 +10,10 @@ namespace {
 
 constexpr uint32_t kMaxWords = 1u << 16;  // ids below 4 million
 
-// Flags in a ballot's first byte.
-constexpr uint8_t kAllJoined = 1, kHasPiggyback = 2, kHasAnnouncement = 4;
+// Flags in a ballot's first byte. What a ballot rarely has takes bytes only if it is there: most
+// ballots then fit one cache line.
+constexpr uint8_t kAllJoined = 1, kHasPiggyback = 2, kHasAnnouncement = 4, kHasJoins = 8,
+                  kHasTrial = 16, kHasLaunches = 32, kHasRecords = 64;
 
 // The bit for a name as a record, to be merged with another rank's record of it.
 std::optional<Record> as_record(const Ballot& ballot, std::string_view key,
@@ -40,14 +42,19 @@ bool Bits::read(ByteReader& reader) {
 }
 
 void Ballot::clear() {
-  Ballot empty;
-  std::swap(empty.bits, bits);
-  empty.bits.clear();
-  std::swap(empty.piggyback, piggyback);
-  empty.piggyback.clear();
-  empty.joined.swap(joined);
-  empty.joined.clear();
-  *this = std::move(empty);
+  bits.clear();
+  if (!records.empty()) records.clear();
+  piggyback.clear();
+  joined.clear();
+  all_joined = false;
+  last_join_round = 0;
+  last_join_rank = -1;
+  trial = -1;
+  slowest = 0;
+  time = 0;
+  announced = 0;
+  launches_ended = UINT64_MAX;
+  speaker = 0;
 }
 
 void Ballot::merge(Ballot&& other, const KnownOperations& known) {
@@ -83,38 +90,56 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
   speaker = std::min(speaker, other.speaker);
 }
 
+uint8_t Ballot::flags() const {
+  const auto flag = [](bool is_set, uint8_t value) { return is_set ? value : uint8_t{0}; };
+  return flag(all_joined, kAllJoined) | flag(!piggyback.empty(), kHasPiggyback) |
+         flag(announced != 0, kHasAnnouncement) |
+         flag(last_join_rank >= 0 || last_join_round != 0 || !joined.empty(), kHasJoins) |
+         flag(trial != -1 || slowest != 0, kHasTrial) | flag(launches_ended != 0, kHasLaunches) |
+         flag(!records.empty(), kHasRecords);
+}
+
 void Ballot::write(ByteWriter& writer) const {
-  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.empty() ? 0 : kHasPiggyback) |
-                      (announced == 0 ? 0 : kHasAnnouncement));
-  writer.put(last_join_round);
-  writer.put(last_join_rank);
-  write_ranks(writer, joined);
+  const uint8_t has = flags();
+  writer.put(has);
   writer.put(time);
-  writer.put(launches_ended);
   writer.put(speaker);
-  writer.put(trial);
-  writer.put(slowest);
   bits.write(writer);
-  records.write(writer);
-  if (!piggyback.empty()) piggyback.write(writer);
-  if (announced != 0) writer.put(announced);
+  if ((has & kHasPiggyback) != 0) piggyback.write(writer);
+  if ((has & kHasAnnouncement) != 0) writer.put(announced);
+  if ((has & kHasJoins) != 0) {
+    writer.put(last_join_round);
+    writer.put(last_join_rank);
+    write_ranks(writer, joined);
+  }
+  if ((has & kHasTrial) != 0) {
+    writer.put(trial);
+    writer.put(slowest);
+  }
+  if ((has & kHasLaunches) != 0) writer.put(launches_ended);
+  if ((has & kHasRecords) != 0) records.write(writer);
 }
 
 bool Ballot::read(ByteReader& reader) {
-  const auto flags = reader.get<uint8_t>();
-  all_joined = (flags & kAllJoined) != 0;
-  last_join_round = reader.get<uint64_t>();
-  last_join_rank = reader.get<int32_t>();
-  if (!read_ranks(reader, joined)) return false;
+  clear();
+  const auto has = reader.get<uint8_t>();
+  all_joined = (has & kAllJoined) != 0;
   time = reader.get<uint64_t>();
-  launches_ended = reader.get<uint64_t>();
   speaker = reader.get<int32_t>();
-  trial = reader.get<int32_t>();
-  slowest = reader.get<uint64_t>();
-  if (!bits.read(reader) || !records.read(reader)) return false;
-  piggyback.clear();
-  if ((flags & kHasPiggyback) != 0 && !piggyback.read(reader)) return false;
-  announced = (flags & kHasAnnouncement) != 0 ? reader.get<uint64_t>() : 0;
+  if (!bits.read(reader)) return false;
+  if ((has & kHasPiggyback) != 0 && !piggyback.read(reader)) return false;
+  if ((has & kHasAnnouncement) != 0) announced = reader.get<uint64_t>();
+  if ((has & kHasJoins) != 0) {
+    last_join_round = reader.get<uint64_t>();
+    last_join_rank = reader.get<int32_t>();
+    if (!read_ranks(reader, joined)) return false;
+  }
+  if ((has & kHasTrial) != 0) {
+    trial = reader.get<int32_t>();
+    slowest = reader.get<uint64_t>();
+  }
+  launches_ended = (has & kHasLaunches) != 0 ? reader.get<uint64_t>() : 0;
+  if ((has & kHasRecords) != 0 && !records.read(reader)) return false;
   return !reader.failed();
 }
 

@@ -99,6 +99,9 @@ struct Ballot {
 
   void write(ByteWriter& writer) const;
   bool read(ByteReader& reader);
+
+ private:
+  uint8_t flags() const;
 };
 
 }  // namespace perseus

@@ -5,93 +5,100 @@
 namespace perseus {
 namespace {
 
-constexpr uint64_t kLargestSlot = kRingSlotHeader + kMaxRingFrame;
-static_assert(kRingBytes >= 4 * kLargestSlot);
+static_assert(kRingDataBytes >= 4 * kMaxRingFrame);
 
-// At the beginning of each slot.
-struct SlotHeader {
-  FrameHeader frame;
-  uint32_t where;
-};
-static_assert(sizeof(SlotHeader) <= kRingSlotHeader);
+constexpr bool is_in_slot(uint64_t length) { return length <= RingSlot::kPayload; }
 
-constexpr uint64_t slot_bytes(uint64_t length, uint32_t where) {
-  return kRingSlotHeader + (where == kInline ? (length + 63) / 64 * 64 : 0);
-}
-
-// A frame starts at `position` or, if the largest frame would not fit before the ring's end, at its
-// beginning. Both sides compute this alike, so the gap needs no mark.
+// A payload starts at `position` or, if the largest frame would not fit before the end of the data,
+// at its beginning. Both sides compute this alike, so the gap needs no mark.
 constexpr uint64_t place_from(uint64_t position) {
-  const uint64_t left = kRingBytes - position % kRingBytes;
-  return left < kLargestSlot ? position + left : position;
+  const uint64_t left = kRingDataBytes - position % kRingDataBytes;
+  return left < kMaxRingFrame ? position + left : position;
+}
+constexpr uint64_t end_of(uint64_t place, uint64_t length) {
+  return place + (length + 63) / 64 * 64;
 }
 
 }  // namespace
 
+bool RingProducer::seems_to_have_room() const {
+  return produced_ - consumed_ < kRingSlots &&
+         place_from(data_produced_) + kMaxRingFrame - data_consumed_ <= kRingDataBytes;
+}
+
+void RingProducer::note_consumed(uint64_t frames) {
+  if (frames <= consumed_ || frames > produced_) return;
+  consumed_ = frames;
+  data_consumed_ = data_ends_[(frames - 1) % kRingSlots];
+}
+
 bool RingProducer::has_room() {
-  return place_from(produced_) + kLargestSlot - consumed_ <= kRingBytes;
+  if (seems_to_have_room()) return true;
+  note_consumed(memory_->consumed.load(std::memory_order_acquire));
+  return seems_to_have_room();
 }
 
-std::byte* RingProducer::reserve() {
-  if (!has_room()) {
-    consumed_ = control_->consumed.load(std::memory_order_acquire);
-    if (!has_room()) return nullptr;
+bool RingProducer::commit(const Frame& frame, uint32_t where) {
+  RingSlot& slot = memory_->slots[produced_ % kRingSlots];
+  slot.frame = frame.header;
+  slot.where = where;
+  const uint64_t length = frame.header.length;
+  if (where == kInline && length != 0) {
+    std::byte* place = slot.payload;
+    if (!is_in_slot(length)) {
+      const uint64_t start = place_from(data_produced_);
+      place = memory_->data.data() + start % kRingDataBytes;
+      data_produced_ = end_of(start, length);
+    }
+    std::memcpy(place, frame.data, length);
   }
-  return data_ + place_from(produced_) % kRingBytes;
-}
-
-bool RingProducer::commit(std::byte* place, const Frame& frame, uint32_t where) {
-  const SlotHeader slot{frame.header, where};
-  std::memcpy(place, &slot, sizeof slot);
-  if (where == kInline && frame.header.length != 0) {
-    std::memcpy(place + kRingSlotHeader, frame.data, frame.header.length);
-  }
-  produced_ = place_from(produced_) + slot_bytes(frame.header.length, where);
+  data_ends_[produced_ % kRingSlots] = data_produced_;
+  produced_ += 1;
   // Sequentially consistent with the consumer's request for a doorbell and its last check, so one
   // of the two sides sees the other's store.
-  control_->produced.store(produced_, std::memory_order_seq_cst);
-  return control_->consumer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
-         control_->consumer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;
+  slot.number.store(produced_, std::memory_order_seq_cst);
+  // The consumer has read the next slot the last time around. Its lines come back meanwhile.
+  RingSlot& next = memory_->slots[produced_ % kRingSlots];
+  __builtin_prefetch(&next, 1);
+  __builtin_prefetch(next.payload, 1);
+  return memory_->consumer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
+         memory_->consumer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;
 }
 
 bool RingProducer::wait_for_room() {
-  control_->producer_wants_bell.store(1, std::memory_order_seq_cst);
-  consumed_ = control_->consumed.load(std::memory_order_seq_cst);
-  return has_room();
+  memory_->producer_wants_bell.store(1, std::memory_order_seq_cst);
+  note_consumed(memory_->consumed.load(std::memory_order_seq_cst));
+  return seems_to_have_room();
 }
 
 RingConsumer::Outcome RingConsumer::front(FrameHeader& header, uint32_t& where,
                                           const std::byte*& bytes) {
-  if (consumed_ == produced_) {
-    produced_ = control_->produced.load(std::memory_order_acquire);
-    if (consumed_ == produced_) return Outcome::kEmpty;
-  }
-  const uint64_t start = place_from(consumed_);
-  const std::byte* place = data_ + start % kRingBytes;
-  SlotHeader slot;
-  std::memcpy(&slot, place, sizeof slot);
+  const RingSlot& slot = front_slot();
+  if (slot.number.load(std::memory_order_acquire) != consumed_ + 1) return Outcome::kEmpty;
   header = slot.frame;
   where = slot.where;
-  const uint64_t end = start + slot_bytes(header.length, where);
-  if (header.length > kMaxRingFrame || produced_ - consumed_ > kRingBytes || end > produced_) {
-    return Outcome::kDamaged;
+  if (header.length > kMaxRingFrame) return Outcome::kDamaged;
+  front_end_ = data_consumed_;
+  bytes = slot.payload;
+  if (where == kInline && !is_in_slot(header.length)) {
+    const uint64_t start = place_from(data_consumed_);
+    bytes = memory_->data.data() + start % kRingDataBytes;
+    front_end_ = end_of(start, header.length);
   }
-  bytes = place + kRingSlotHeader;
-  front_bytes_ = end - consumed_;
   return Outcome::kFrame;
 }
 
 bool RingConsumer::pop() {
-  consumed_ += front_bytes_;
-  control_->consumed.store(consumed_, std::memory_order_seq_cst);
-  return control_->producer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
-         control_->producer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;
+  consumed_ += 1;
+  data_consumed_ = front_end_;
+  memory_->consumed.store(consumed_, std::memory_order_seq_cst);
+  return memory_->producer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
+         memory_->producer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;
 }
 
 bool RingConsumer::wait_for_frame() {
-  control_->consumer_wants_bell.store(1, std::memory_order_seq_cst);
-  produced_ = control_->produced.load(std::memory_order_seq_cst);
-  return consumed_ != produced_;
+  memory_->consumer_wants_bell.store(1, std::memory_order_seq_cst);
+  return front_slot().number.load(std::memory_order_seq_cst) == consumed_ + 1;
 }
 
 }  // namespace perseus

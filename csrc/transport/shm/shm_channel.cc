@@ -13,9 +13,7 @@ namespace perseus {
 namespace {
 
 // Ring 0 flows from the initiator to the acceptor, ring 1 back.
-constexpr size_t kControlBytes = 4096;
-constexpr size_t kMemoryBytes = kControlBytes + 2 * kRingBytes;
-static_assert(2 * sizeof(RingControl) <= kControlBytes);
+constexpr size_t kMemoryBytes = 2 * sizeof(RingMemory);
 
 constexpr int kFramesPerTurn = 16;
 
@@ -109,11 +107,10 @@ Status ShmChannel::accept_memory(FileDescriptor rings) {
 }
 
 void ShmChannel::attach_rings() {
-  auto* controls = reinterpret_cast<RingControl*>(memory_.data());
-  std::byte* data = memory_.data() + kControlBytes;
+  auto* rings = reinterpret_cast<RingMemory*>(memory_.data());
   const int out = is_initiator_ ? 0 : 1;
-  out_.attach(&controls[out], data + out * kRingBytes);
-  in_.attach(&controls[1 - out], data + (1 - out) * kRingBytes);
+  out_.attach(rings[out]);
+  in_.attach(rings[1 - out]);
 }
 
 void ShmChannel::receive_descriptors() {
@@ -211,12 +208,11 @@ bool ShmChannel::fill() {
   // something more urgent may come.
   has_more_ = true;
   for (int frames = 0; frames < kFramesPerTurn && state_ == State::kOpen; ++frames) {
-    std::byte* place = out_.reserve();
-    blocked_ = place == nullptr;
+    blocked_ = !out_.has_room();
     has_more_ = !blocked_ && port_.next(frame, std::min(port_.max_length(), kMaxRingFrame));
     if (!has_more_) break;
     const uint32_t where = frame.header.length < kOutboxPayload ? kInline : outbox_.put(frame);
-    if (out_.commit(place, frame, where)) ring_peer();
+    if (out_.commit(frame, where)) ring_peer();
     port_.sent(frame);
     moved = true;
   }

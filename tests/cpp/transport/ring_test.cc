@@ -11,17 +11,23 @@ namespace perseus {
 namespace {
 
 struct Ring {
-  RingControl control{};
-  std::vector<std::byte> data = std::vector<std::byte>(kRingBytes + 64);
+  std::unique_ptr<RingMemory> memory = std::make_unique<RingMemory>();
   RingProducer producer;
   RingConsumer consumer;
 
   Ring() {
-    void* start = data.data();
-    size_t space = data.size();
-    std::align(64, kRingBytes, start, space);
-    producer.attach(&control, static_cast<std::byte*>(start));
-    consumer.attach(&control, static_cast<std::byte*>(start));
+    producer.attach(*memory);
+    consumer.attach(*memory);
+  }
+
+  // Pops a frame, and returns its number.
+  uint64_t pop() {
+    FrameHeader header;
+    const std::byte* bytes = nullptr;
+    uint32_t where = kInline;
+    EXPECT_EQ(consumer.front(header, where, bytes), RingConsumer::Outcome::kFrame);
+    consumer.pop();
+    return header.size;
   }
 };
 
@@ -45,9 +51,8 @@ TEST(RingTest, FramesOfAllSizesPassWholeAndInOrderBetweenThreads) {
     for (uint64_t i = 0; i < kFrames; ++i) {
       const size_t length = length_of(i);
       if (length != 0) std::memset(bytes.data(), static_cast<int>(i), length);
-      std::byte* place;
-      while ((place = ring.producer.reserve()) == nullptr) std::this_thread::yield();
-      ring.producer.commit(place, frame_of(bytes, length, i));
+      while (!ring.producer.has_room()) std::this_thread::yield();
+      ring.producer.commit(frame_of(bytes, length, i));
     }
   });
   for (uint64_t i = 0; i < kFrames; ++i) {
@@ -75,8 +80,8 @@ TEST(RingTest, AFullRingTakesNoMoreUntilAFrameIsPopped) {
   Ring ring;
   const std::vector<std::byte> bytes(kMaxRingFrame);
   uint64_t count = 0;
-  while (std::byte* place = ring.producer.reserve()) {
-    ring.producer.commit(place, frame_of(bytes, kMaxRingFrame, count++));
+  while (ring.producer.has_room()) {
+    ring.producer.commit(frame_of(bytes, kMaxRingFrame, count++));
   }
   EXPECT_GE(count, 4u);
   EXPECT_FALSE(ring.producer.wait_for_room());
@@ -85,19 +90,38 @@ TEST(RingTest, AFullRingTakesNoMoreUntilAFrameIsPopped) {
   uint32_t where = kInline;
   ASSERT_EQ(ring.consumer.front(header, where, at), RingConsumer::Outcome::kFrame);
   EXPECT_TRUE(ring.consumer.pop()) << "the waiting producer must be rung";
-  EXPECT_FALSE(ring.control.producer_wants_bell.load());
+  EXPECT_FALSE(ring.memory->producer_wants_bell.load());
   // The gap at the end may need a second one.
-  if (ring.producer.reserve() == nullptr) {
-    ASSERT_EQ(ring.consumer.front(header, where, at), RingConsumer::Outcome::kFrame);
-    ring.consumer.pop();
-  }
-  EXPECT_NE(ring.producer.reserve(), nullptr);
+  if (!ring.producer.has_room()) EXPECT_EQ(ring.pop(), 1u);
+  EXPECT_TRUE(ring.producer.has_room());
+}
+
+TEST(RingTest, ShortFramesFillTheSlotsAndNoMore) {
+  Ring ring;
+  const std::vector<std::byte> bytes(8);
+  uint64_t count = 0;
+  while (ring.producer.has_room()) ring.producer.commit(frame_of(bytes, 8, count++));
+  EXPECT_EQ(count, kRingSlots);
+  EXPECT_EQ(ring.pop(), 0u);
+  EXPECT_TRUE(ring.producer.has_room());
+  ring.producer.commit(frame_of(bytes, 8, count++));
+  EXPECT_FALSE(ring.producer.has_room());
+  for (uint64_t i = 1; i < count; ++i) EXPECT_EQ(ring.pop(), i);
+  EXPECT_FALSE(ring.consumer.wait_for_frame());
+}
+
+TEST(RingTest, ACountThatCannotBeIsNotBelieved) {
+  Ring ring;
+  const std::vector<std::byte> bytes(8);
+  for (uint64_t i = 0; i < kRingSlots; ++i) ring.producer.commit(frame_of(bytes, 8, i));
+  ring.memory->consumed.store(kRingSlots + 1);
+  EXPECT_FALSE(ring.producer.has_room());
 }
 
 TEST(RingTest, AConsumerIsRungOnlyIfItAskedForIt) {
   Ring ring;
   const std::vector<std::byte> bytes(8);
-  EXPECT_FALSE(ring.producer.commit(ring.producer.reserve(), frame_of(bytes, 8, 0)));
+  EXPECT_FALSE(ring.producer.commit(frame_of(bytes, 8, 0)));
   EXPECT_TRUE(ring.consumer.wait_for_frame());
   FrameHeader header;
   const std::byte* at = nullptr;
@@ -105,18 +129,15 @@ TEST(RingTest, AConsumerIsRungOnlyIfItAskedForIt) {
   ring.consumer.front(header, where, at);
   ring.consumer.pop();
   EXPECT_FALSE(ring.consumer.wait_for_frame());
-  EXPECT_TRUE(ring.producer.commit(ring.producer.reserve(), frame_of(bytes, 8, 1)));
-  EXPECT_FALSE(ring.producer.commit(ring.producer.reserve(), frame_of(bytes, 8, 2)));
+  EXPECT_TRUE(ring.producer.commit(frame_of(bytes, 8, 1)));
+  EXPECT_FALSE(ring.producer.commit(frame_of(bytes, 8, 2)));
 }
 
-TEST(RingTest, ALengthBeyondWhatWasProducedIsDamage) {
+TEST(RingTest, ALengthBeyondTheLargestFrameIsDamage) {
   Ring ring;
   const std::vector<std::byte> bytes(8);
-  Frame frame = frame_of(bytes, 8, 0);
-  std::byte* place = ring.producer.reserve();
-  ring.producer.commit(place, frame);
-  frame.header.length = 1000;
-  std::memcpy(place, &frame.header, sizeof frame.header);
+  ring.producer.commit(frame_of(bytes, 8, 0));
+  ring.memory->slots[0].frame.length = kMaxRingFrame + 1;
   FrameHeader header;
   const std::byte* at = nullptr;
   uint32_t where = kInline;

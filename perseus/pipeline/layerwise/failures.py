@@ -1,0 +1,72 @@
+"""How the failure of a stage is told, and raised on every rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from perseus.common.exceptions import HorovodInternalError
+from perseus_core import AbortedError
+
+__all__ = ["Failure", "StageError", "StageLostError"]
+
+
+class StageError(RuntimeError):
+    """A stage raised an exception. All ranks raise this.
+
+    On the rank of the stage, `__cause__` is that exception.
+
+    Attributes:
+      stage: the stage's number.
+      rank: the rank that it is on.
+    """
+
+    def __init__(self, text: str, stage: int, rank: int) -> None:
+        super().__init__(text)
+        self.stage = stage
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
+        return type(self), (str(self), self.stage, self.rank)
+
+
+class StageLostError(HorovodInternalError):
+    """A rank died, left or could not be reached, and its stages with it.
+
+    It is a HorovodInternalError, so that elastic training goes on with the ranks that are left.
+    """
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one rank tells the others.
+
+    Attributes:
+      stage, rank: which stage raised, and where; of a rank that is gone, its first stage.
+      is_lost: the rank is gone.
+    """
+
+    text: str
+    stage: int
+    rank: int
+    is_lost: bool = False
+
+    def error(self) -> Exception:
+        return StageLostError(self.text) if self.is_lost else StageError(*astuple(self)[:3])
+
+
+def lost(error: AbortedError, names: Sequence[str], owners: Sequence[int]) -> Failure:
+    """Returns the failure of a rank that is gone.
+
+    Args:
+      names, owners: the name and the rank of each stage.
+    """
+    # The engine's text is all that tells which rank it is: "recv from rank 1: lost rank 2".
+    ranks = re.findall(r"rank (\d+)", str(error))
+    rank = int(ranks[-1]) if ranks else -1
+    if rank not in owners:
+        return Failure(f"one of {', '.join(names)} is lost: {error}", 0, rank, is_lost=True)
+    own = [number for number, owner in enumerate(owners) if owner == rank]
+    text = f"lost: {', '.join(names[number] for number in own)}: {error}"
+    return Failure(text, own[0], rank, is_lost=True)

@@ -86,6 +86,8 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("elastic_commit --rounds 0", "argument --rounds: at least 1"),
         ("elastic_commit --models ctr ctr", "argument --models: ctr is given twice"),
         ("hook --rounds 0", "argument --rounds: at least 1"),
+        ("dbn --layers 1", "argument --layers: at least 2"),
+        ("dbn --data digits digits", "argument --data: digits is given twice"),
         ("forward_overlap --layers 0", "argument --layers: at least 1"),
     ],
 )

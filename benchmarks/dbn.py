@@ -30,6 +30,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from contest import dbn_training as training
 from contest import ending, report
 from contest.arguments import Different, at_least
 from contest.dbn_data import Data, load
@@ -42,17 +44,8 @@ BENCHMARKS = str(Path(__file__).resolve().parent)
 ROOM = 2
 
 
-def limit_threads() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
 def measure_alone(data: Data, args: argparse.Namespace, layers: int) -> dict[str, Any]:
     """Returns seconds of each layer in one process, for --timed-epochs."""
-    import torch
-    from contest import dbn_training as training
-
     parameters = training.Parameters(hidden=args.hidden)
     rows = training.Rows(torch.from_numpy(data.train[0]), parameters.batch, seed=0)
 
@@ -194,8 +187,7 @@ def measure_times(args: argparse.Namespace, whole: report.Report) -> None:
     most = max(args.layers)
     for name in args.data:
         data = load(name, args.timed_rows, 1)
-        counts = [min(args.ranks, layers) for layers in args.layers[:: max(1, most - 5)]]
-        pairs = [(layers, count) for layers, count in zip(args.layers, counts, strict=False)]
+        pairs = [(layers, args.ranks) for layers in args.real_layers]
         pairs += [(layers, layers) for layers in args.layers if args.ranks < layers <= cores]
         for layers, ranks in progress(pairs, f"{name}, real runs"):
             real.append(real_run(name, args, layers, ranks))
@@ -259,6 +251,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=at_least(2), default=2, help="of real runs; processes")
     times = parser.add_argument_group("times")
     times.add_argument("--layers", type=at_least(2), default=[4, 5, 6, 7, 8], **some)
+    times.add_argument("--real-layers", type=at_least(2), default=[4, 6], **some)
     times.add_argument("--hidden", type=at_least(1), help="units of a layer; 1024")
     times.add_argument("--timed-epochs", type=at_least(1), help="that are measured; 2")
     times.add_argument("--timed-rows", type=at_least(256), help="rows of an epoch; 4000")
@@ -272,6 +265,8 @@ def main() -> None:
     errors.add_argument("--tuning-epochs", type=at_least(1), help="20")
     report.add_arguments(parser, plot=False)
     args = parser.parse_args()
+    if min(args.real_layers) < args.ranks:
+        parser.error(f"argument --real-layers: {args.ranks} ranks need a layer each")
     for name, (normal, quick) in {
         "hidden": (1024, 128),
         "timed_epochs": (2, 1),
@@ -285,7 +280,7 @@ def main() -> None:
     }.items():
         if getattr(args, name) is None:
             setattr(args, name, quick if args.quick else normal)
-    limit_threads()
+    torch.set_num_threads(1)
     whole = report.Report(
         "dbn",
         file=args.json,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
+import functools
 import itertools
 import multiprocessing
+import signal
 from typing import Any
 
 import torch
@@ -33,32 +34,37 @@ def errors_of(case: tuple[str, int, str], options: dict[str, Any]) -> dict[int, 
     elif method != "none":
         delay = float(method.rpartition(" ")[2])
         training.pipelined(layers, rows, parameters.epochs, options["chunk"], delay)
+
+    def modules() -> list[torch.nn.Module]:
+        if method == "none":
+            return training.untrained(layers, seed)
+        return [layer.module() for layer in layers]
+
     # Upper layers have no influence on lower ones, so that one network gives all smaller ones.
     return {
-        count: training.fine_tuned(layers[:count], data, options["tuning_epochs"], 64, seed)
+        count: training.fine_tuned(modules()[:count], data, options["tuning_epochs"], 64, seed)
         for count in options["error_layers"]
     }
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which ends its pool
+    ending.with_parent()
 
 
 def measure_errors(args: argparse.Namespace, whole: report.Report) -> None:
     cases = list(itertools.product(args.data, range(args.seeds), METHODS))
     kept = whole.also.setdefault("runs", [])
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(
-        args.ranks, mp_context=context, initializer=ending.with_parent
-    ) as pool:
-        waiting = [pool.submit(errors_of, case, vars(args)) for case in cases]
-        try:
-            for case, found in zip(progress(cases, "errors"), waiting, strict=True):
-                name, seed, method = case
-                kept += [
-                    {"data": name, "seed": seed, "method": method, "layers": layers, "error": error}
-                    for layers, error in found.result().items()
-                ]
-                whole.save()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    work = functools.partial(errors_of, options=vars(args))
+    # Leaving the pool ends its processes, also in the middle of their work.
+    with multiprocessing.get_context("spawn").Pool(args.ranks, _begin_worker) as pool:
+        for case, found in zip(progress(cases, "errors"), pool.imap(work, cases), strict=True):
+            name, seed, method = case
+            kept += [
+                {"data": name, "seed": seed, "method": method, "layers": layers, "error": error}
+                for layers, error in found.items()
+            ]
+            whole.save()
     rows = whole.also.setdefault("errors", [])
     for name, layers in itertools.product(args.data, args.error_layers):
         by_method = {

@@ -114,13 +114,21 @@ def pipelined(
     return LayerWise(layers, chunk=chunk, delay=delay).train(batches, epochs)
 
 
-def fine_tuned(layers: Sequence[RBM], data: Data, epochs: int, batch: int, seed: int) -> float:
+def untrained(layers: Sequence[RBM], seed: int) -> list[nn.Module]:
+    """Returns layers of the same shapes with PyTorch's initial weights."""
+    torch.manual_seed(seed)
+    return [nn.Sequential(nn.Linear(*layer.weight.shape), nn.Tanh()) for layer in layers]
+
+
+def fine_tuned(
+    layers: Sequence[nn.Module], data: Data, epochs: int, batch: int, seed: int
+) -> float:
     """Trains the whole network with labels, and returns the share of errors on the test rows."""
     torch.manual_seed(seed)
-    top = nn.Linear(layers[-1].output_shape[0], data.classes)
-    network = nn.Sequential(*[layer.module() for layer in layers], top)
-    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=0.9)
+    network = nn.Sequential(*layers, nn.LazyLinear(data.classes))
     rows, labels = (torch.from_numpy(part) for part in data.train)
+    network(rows[:1])  # makes the top
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=0.9)
     steps = list(_orders(len(rows), batch, epochs, seed))
     for number, order in enumerate(steps):
         optimizer.param_groups[0]["lr"] = RATE * (1 - number / len(steps))

@@ -279,3 +279,9 @@ def test_a_message_is_as_troubleshooting_shows_it(trouble: str) -> None:
         assert [line for line in shown if part in line and any(line in one for one in printed)], (
             f"{part} in\n{result.stderr}"
         )
+
+
+def test_a_layer_wise_pipeline(tmp_path: Path) -> None:
+    printed = run(block("layer-wise.md", "python", "import torch"), tmp_path)
+    for stage in range(2):
+        assert f"[0]<stdout>:stage {stage} (RBM) on rank {stage}: busy 0." in printed, printed

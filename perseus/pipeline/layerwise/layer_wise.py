@@ -115,7 +115,8 @@ class LayerWise:
         failed = [outcome.failure for outcome in outcomes if outcome.failure]
         if failed:
             # All ranks name the same stage, if several have failed.
-            raise min(failed, key=lambda one: one.stage).error() from cause
+            named = min(failed, key=lambda one: one.stage)
+            raise named.error() from cause if named == failure else None
         self._chunks = {number: 0 for number in self._own()}
         return [one for outcome in outcomes for one in outcome.times]
 
@@ -124,18 +125,20 @@ class LayerWise:
     ) -> tuple[Plan, int]:
         """Returns the plan and the chunk to begin with, after all ranks have agreed on them."""
         problem, per_epoch = None, None
+        descriptions: list[str] = []
         try:
+            descriptions = [stage.describe() for stage in self.stages]
             _check_training(epochs, save, save_every)
             if self.owners[0] == self._team.rank:
                 per_epoch = chunks.count(batches)
-        except Exception as error:  # the data's own code may raise anything
+        except Exception as error:  # the code of the data and the stages may raise anything
             problem = f"{type(error).__name__}: {error}"
             if len(self._team.ranks) == 1:
                 raise
         proposal = Proposal(
             rank=self._team.rank,
             problem=problem,
-            stages=[stage.describe() for stage in self.stages],
+            stages=descriptions,
             owners=self.owners,
             options={
                 "chunk": self.chunk,

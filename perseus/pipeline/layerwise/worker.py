@@ -66,7 +66,7 @@ class Worker:
         if number == self.begin or number % self.save_every:
             return
         for index, stage in enumerate(self.stages, self.first):
-            with _named(index, f"could not be saved before chunk {number}"):
+            with _Naming(index, f"could not be saved before chunk {number}"):
                 self.save(index, {"chunk": number, "stage": stage.state_dict()})
 
     def _next(self, number: int) -> Chunk:
@@ -74,7 +74,7 @@ class Worker:
         if self.neighbours.is_first:
             assert self.data is not None
             self.neighbours.look()
-            with _named(self.first, f"got no data for chunk {number}"):
+            with _Naming(self.first, f"got no data for chunk {number}"):
                 chunk = next(self.data)
         else:
             chunk = self.neighbours.get()
@@ -90,7 +90,7 @@ class Worker:
             index = self.first + offset
             if chunk.number < self.plan.first(index):
                 return None
-            with _Clock(self.times[offset]), _named(index, f"failed at chunk {chunk.number}"):
+            with _Clock(self.times[offset]), _Naming(index, f"failed at chunk {chunk.number}"):
                 chunk = self._work(stage, index, chunk)
             self.neighbours.look()
         is_wanted = chunk.number >= self.plan.first(self.first + len(self.stages))
@@ -119,7 +119,7 @@ class Worker:
         self.neighbours.wait_for_room()
         self.times[-1].waiting_for_output += time.perf_counter() - began
         last = self.first + len(self.stages) - 1
-        with _Clock(self.times[-1], is_new=False), _named(last, f"failed at chunk {chunk.number}"):
+        with _Clock(self.times[-1], is_new=False), _Naming(last, f"failed at chunk {chunk.number}"):
             self.neighbours.put(chunk)
 
 
@@ -134,7 +134,7 @@ def _checked(result: Any, batch: torch.Tensor) -> torch.Tensor:
     return result
 
 
-class _named:
+class _Naming:
     """Turns any exception but those of the engine into a StageRaised that names the stage."""
 
     def __init__(self, stage: int, what: str) -> None:

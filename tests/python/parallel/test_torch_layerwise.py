@@ -276,6 +276,20 @@ def test_ranks_that_differ_are_told_so():
         LayerWise(rbms()).train(rows(), epochs)
 
 
+class Undescribed(RBM):
+    def describe(self):
+        if hvd.rank() == hvd.size() - 1:
+            raise KeyError("on purpose")
+        return super().describe()
+
+
+def test_a_stage_that_cannot_be_described_is_an_error_on_every_rank():
+    if hvd.size() == 1:
+        return
+    with pytest.raises(ValueError, match=f"rank {hvd.size() - 1} cannot train: KeyError: 'on pur"):
+        LayerWise([*rbms()[:3], Undescribed(6, 5)]).train(rows())
+
+
 def test_each_rank_needs_a_stage():
     if hvd.size() == 1:
         return

@@ -1,8 +1,9 @@
 """The data of dbn.py: digits, and recorded speech.
 
 The speech is that of the packages asterisk-core-sounds-{en,es,fr,it,ru}-wav of Debian: prompts of
-telephone systems at 8 kHz, by one speaker a language, under CC-BY-SA 3.0 (Russian: CC-BY 3.0). They
-are downloaded by apt-get into a cache outside of the source tree, and nothing is installed.
+telephone systems at 8 kHz, by one speaker a language, under CC-BY-SA 3.0 (Italian and Russian:
+CC-BY 3.0). They are downloaded by apt-get into a cache outside of the source tree, and nothing is
+installed.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Codec(NamedTuple):
 
     def suits(self, tensor: torch.Tensor) -> bool:
         """Returns whether the codec makes the tensor smaller; others travel as they are."""
-        return tensor.dtype in _WIDE
+        return tensor.dtype in _WIDE and tensor.numel() > 0
 
 
 def _to_half(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -51,8 +51,6 @@ def _to_rows(tensor: torch.Tensor) -> list[torch.Tensor]:
     with a NaN or infinity becomes NaN as a whole, so that it does not go unnoticed.
     """
     table = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() else tensor.reshape(1, 1)
-    if not table.numel():
-        return [table.to(torch.int8), table.new_zeros(table.shape[0], 1, dtype=torch.float32)]
     scale = (table.abs().amax(dim=1, keepdim=True) / 127).to(torch.float32)
     scale = torch.where(torch.isfinite(scale), scale, torch.nan)
     divisor = torch.where(scale > 0, scale, torch.ones_like(scale)).to(table.dtype)

@@ -22,7 +22,7 @@ from perseus.pipeline.report import Report, StageFigures
 from perseus.pipeline.stage import Stage
 from perseus.pipeline.step import Prediction, Step
 from perseus.pipeline.tied import Entry, TiedWeights
-from perseus_core import WORLD, AbortedError
+from perseus_core import WORLD, AbortedError, process_sets
 from perseus_core.names import next_object
 
 __all__ = ["Pipeline"]
@@ -60,7 +60,9 @@ class Pipeline:
       stages_per_rank: for "balanced".
       mesh: (data, pipeline), the numbers of replicas and of ranks in the pipeline of each, whose
         ranks are neighbours; or a DeviceMesh with dimensions of these names. None: one pipeline
-        over all ranks. Replicas begin with the values of the first; see `distributed`.
+        over all ranks. Replicas begin with the values of the first; see `distributed`. Several of
+        several ranks each need hvd.init(process_sets="dynamic"), or sets of the ranks with the same
+        stages given to init.
       codec: "fp16", "bf16" or "int8" (by rows) for activations of float32 and float64, and their
         gradients; or a pair, for the two.
       tied: groups of parameters that are one weight, as pairs of a stage and a name in it. None:
@@ -124,7 +126,7 @@ class Pipeline:
             return None
         if ranks == 1:
             return hvd.global_process_set
-        sets = [hvd.add_process_set(column) for column in self._plan.mesh.columns()]
+        sets = [_set_of(column) for column in self._plan.mesh.columns()]
         return sets[self._plan.place]
 
     def _begin_alike(self) -> None:
@@ -334,3 +336,13 @@ class Pipeline:
         found: list[dict[str, torch.Tensor]] = []
         together(lambda: found.append(checkpoint.read(self._plan, Path(folder))), "read its stages")
         self.load_state_dict(found[0])
+
+
+def _set_of(ranks: list[int]) -> hvd.ProcessSet:
+    """Returns the set of these ranks; registers it if there is none. All ranks must call it."""
+    for number, own in process_sets().items():  # the same on all ranks
+        if own == ranks:
+            found = hvd.ProcessSet(ranks)
+            found.process_set_id = number
+            return found
+    return hvd.add_process_set(ranks)

@@ -4,7 +4,8 @@ Autograd's graph is cut at the nodes through which both must go: those on the wa
 the input which also have a way to weights that goes elsewhere, such as a matrix product. The first
 part notes what gradient arrives at each of them. The second begins there, so it repeats nothing.
 Weights for which that would count a path twice, since a stage uses them at several nodes that
-follow each other, begin at the output.
+follow each other, begin at the output. An autograd.Function written in Python is not told which
+part is wanted, and does both each time.
 """
 
 from __future__ import annotations

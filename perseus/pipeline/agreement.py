@@ -82,15 +82,15 @@ def step_outcome(name: str, outcome: Outcome) -> list[float]:
     table[outcome.replica] = torch.tensor([_bits(step.loss), step.input_rows, step.target_rows])
     said = torch.cat([table.flatten(), torch.tensor([outcome.failure is not None])])
     summed = hvd.allreduce(said, op=hvd.Sum, name=name)
-    if summed[-1]:
-        _raise(outcome.failure)
     table = summed[:-1].view_as(table)
     for replica, (_, inputs, targets) in enumerate(table.tolist()):
-        if inputs != targets:
+        if inputs and targets and inputs != targets:  # which may be why a stage has failed
             raise ValueError(
-                f"x has {inputs} rows where the first stage is and target has {targets} where the "
-                f"last is (replica {replica}); they must have the same number"
-            )
+                f"x has {inputs} rows at stage 0 and target has {targets} at the last stage, of "
+                f"replica {replica}; they must have the same number"
+            ) from outcome.failure
+    if summed[-1]:
+        _raise(outcome.failure)
     return [float(loss) for loss in table[:, 0].contiguous().view(torch.float64)]
 
 

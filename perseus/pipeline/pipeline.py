@@ -49,8 +49,8 @@ class Pipeline:
         and dicts. Only tensors that require a gradient get one.
       loss_fn: called as loss_fn(output, target) with those of a micro-batch, on the rank of the
         last stage; gives a tensor with one element.
-      schedule: "gpipe", "1f1b", "interleaved" (several stages a rank) or "zero-bubble"; see
-        schedules.py.
+      schedule: "gpipe", "1f1b", "eager-1f1b" (for slow links), "interleaved" (several stages a
+        rank) or "zero-bubble"; see docs/pipeline.md.
       microbatches: how many parts a batch is cut into, along the first dimension of its tensors.
         Their sizes differ by one row at most.
       split: the children of the Sequential, by name or number, at which the stages after the first

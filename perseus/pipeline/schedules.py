@@ -61,23 +61,23 @@ class Schedule:
 
 def gpipe(stages: int, ranks: int, microbatches: int) -> Order:
     """All forwards, then all backwards (Huang et al. 2019, GPipe, figure 2c)."""
-    return [
-        [Action(Kind.FORWARD, rank, number) for number in range(microbatches)]
-        + [Action(Kind.BACKWARD, rank, number) for number in range(microbatches)]
-        for rank in range(ranks)
-    ]
+    return [_one_stage(rank, microbatches, microbatches) for rank in range(ranks)]
 
 
 def one_forward_one_backward(stages: int, ranks: int, microbatches: int) -> Order:
     """A rank with n ranks after it does n forwards, then forwards and backwards in turn
     (Narayanan et al. 2019, PipeDream, figure 4; with a flush at the end of each step)."""
-    order = []
-    for rank in range(ranks):
-        ahead = min(ranks - rank - 1, microbatches)
-        forwards = [Action(Kind.FORWARD, rank, number) for number in range(microbatches)]
-        backwards = [Action(Kind.BACKWARD, rank, number) for number in range(microbatches)]
-        order.append(_in_turns(forwards, backwards, ahead))
-    return order
+    return [_one_stage(rank, ranks - rank - 1, microbatches) for rank in range(ranks)]
+
+
+def eager_one_forward_one_backward(stages: int, ranks: int, microbatches: int) -> Order:
+    """1F1B with twice as many forwards ahead (Zhuang et al. 2022, On Optimizing the Communication
+    of Model Parallelism, section 4, eager-1F1B).
+
+    In 1F1B each micro-batch comes just when it is needed, so every message delays the step. Here a
+    rank has one more in hand for each rank after it, and messages travel while it computes.
+    """
+    return [_one_stage(rank, 2 * (ranks - rank - 1), microbatches) for rank in range(ranks)]
 
 
 def interleaved(stages: int, ranks: int, microbatches: int) -> Order:
@@ -137,6 +137,13 @@ def forward_only(stages: int, ranks: int, microbatches: int) -> Order:
     ]
 
 
+def _one_stage(stage: int, ahead: int, microbatches: int) -> list[Action]:
+    """Returns forwards and backwards in turns, after so many forwards ahead."""
+    forwards = [Action(Kind.FORWARD, stage, number) for number in range(microbatches)]
+    backwards = [Action(Kind.BACKWARD, stage, number) for number in range(microbatches)]
+    return _in_turns(forwards, backwards, min(ahead, microbatches))
+
+
 def _in_turns(forwards: Sequence[Action], backwards: Sequence[Action], ahead: int) -> list[Action]:
     order = list(forwards[:ahead])
     for forward, backward in zip(forwards[ahead:], backwards, strict=False):
@@ -190,6 +197,13 @@ SCHEDULES = {
             one_forward_one_backward,
             _fill_and_drain,
             lambda _s, p, m: min(p, m),
+            _one_stage_a_rank,
+        ),
+        Schedule(
+            "eager-1f1b",
+            eager_one_forward_one_backward,
+            _fill_and_drain,
+            lambda _s, p, m: min(2 * p - 1, m),
             _one_stage_a_rank,
         ),
         Schedule("interleaved", interleaved, _fill_and_drain, _interleaved_held, _whole_groups),

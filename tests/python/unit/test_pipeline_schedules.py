@@ -49,6 +49,7 @@ def test_the_bubbles_of_four_stages_and_eight_microbatches():
     assert found == {
         "gpipe": 3 / 11,
         "1f1b": 3 / 11,
+        "eager-1f1b": 3 / 11,
         "interleaved": 3 / 19,
         "zero-bubble": 3 / 27,
     }
@@ -64,6 +65,17 @@ def test_uneven_stages_and_slow_messages_stop_no_schedule():
     for name, stages, ranks, microbatches in CASES:
         order = SCHEDULES[name].order(stages, ranks, microbatches)
         play(order, lambda action: 1.0 + action.stage % 3, message=5.0)
+
+
+def test_eager_1f1b_hides_messages_that_1f1b_waits_for():
+    """All that is left is the way of the first micro-batch's forward and the last one's backward,
+    over three borders each."""
+    took = {
+        name: play(SCHEDULES[name].order(4, 4, 32), seconds, message=0.4).length
+        for name in ("1f1b", "eager-1f1b")
+    }
+    assert took["eager-1f1b"] == pytest.approx(3 * 32 + 3 * 3 + 6 * 0.4)
+    assert took["1f1b"] > took["eager-1f1b"] + 20 * 0.8
 
 
 def test_predictions_go_through_all_stages():
@@ -103,7 +115,7 @@ def test_orders_that_do_not_work_are_found(order, expected):
 @pytest.mark.parametrize(
     ("name", "stages", "ranks", "microbatches", "expected"),
     [
-        ("2f2b", 4, 4, 8, "schedule is '2f2b'; it must be one of gpipe, 1f1b, interleaved, zero"),
+        ("2f2b", 4, 4, 8, "schedule is '2f2b'; it must be one of gpipe, 1f1b, eager-1f1b, "),
         (None, 4, 4, 8, "schedule is None; it must be one of"),
         ("1f1b", 8, 4, 8, "has 8 stages on 4 ranks; it must have one stage a rank"),
         ("gpipe", 3, 4, 8, "has 3 stages on 4 ranks; it must have one stage a rank"),

@@ -1,8 +1,8 @@
 """The bubbles of pipelines beside the formulas, and activations over links that are hidden.
 
 python benchmarks/pipeline.py [--only bubbles links] [--ranks 4] [--microbatches 8] [--forward 50]
-                              [--link 1000] [--kib 1024] [--rounds 5] [--quick] [--json FILE]
-                              [--timeline FILE]
+                              [--link 1000] [--kib 1024] [--link-microbatches 32] [--rounds 9]
+                              [--quick] [--json FILE] [--timeline FILE]
 
 Stages compute as on an accelerator: they sleep, so the number of this machine's processors does not
 matter. On a micro-batch, forward takes --forward milliseconds, and each of the two parts of
@@ -15,7 +15,7 @@ links    1F1B over hosts that are network namespaces (contest/lab.py), with link
          with activations of 4 bytes, and a codec. What large ones add to a step is exposed; the
          rest of their time on a link is hidden. The limit is the schedule played with messages that
          take as long as the link needs for them: the first forward's and the last backward's way
-         over all borders cannot be hidden.
+         over all borders cannot be hidden, so there are more micro-batches here.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def played(schedule: str, args: argparse.Namespace, message_ms: float) -> float:
     from perseus.pipeline.simulation import play
 
     return play(
-        KNOWN[schedule].order(args.ranks, args.ranks, args.microbatches),
+        KNOWN[schedule].order(args.ranks, args.ranks, args.link_microbatches),
         lambda action: args.forward * (2 if action.kind is Kind.BACKWARD else 1),
         message_ms,
     ).length
@@ -243,21 +243,21 @@ def links(args: argparse.Namespace, reported: report.Report) -> None:
     ]
     with open_lab(args.ranks, args.link) as lab:
         found = over_hosts(
-            lab, args.ranks, args.microbatches, args.forward, args.rounds, contenders
+            lab, args.ranks, args.link_microbatches, args.forward, args.rounds, contenders
         )
         wire_ms = args.kib * 1024 * 8 / ((lab.payload_mbit() or 0) * 1e3)
     case = {
-        "work": f"step over {args.ranks} hosts, {args.microbatches} micro-batches, forward "
+        "work": f"step over {args.ranks} hosts, {args.link_microbatches} micro-batches, forward "
         f"{args.forward:g} ms, activations of {args.kib} KiB",
         "ranks": args.ranks,
         "link_mbit": args.link,
     }
     reported.add(case, {name: times(found[name]["seconds"]) for name in LINKS})
     reported.print_case(case)
-    traffic = 2 * args.microbatches * wire_ms
+    traffic = 2 * args.link_microbatches * wire_ms
     print(
-        f"  float32 takes {wire_ms:.1f} ms of a link, {2 * args.microbatches} times a step between "
-        f"two hosts: {traffic:.0f} ms"
+        f"  float32 takes {wire_ms:.1f} ms of a link, {2 * args.link_microbatches} times a step "
+        f"between two hosts: {traffic:.0f} ms"
     )
     for schedule in ("1f1b", "eager-1f1b"):
         small, large = (
@@ -320,10 +320,13 @@ def main() -> None:
     parser.add_argument("--forward", type=positive, default=50.0, help="ms")
     parser.add_argument("--link", type=at_least(1), default=1000, help="Mbit/s")
     parser.add_argument("--kib", type=at_least(1), default=1024, help="of an activation")
+    parser.add_argument("--link-microbatches", type=at_least(2), default=32)
     parser.add_argument("--rounds", type=at_least(1))
     parser.add_argument("--timeline", type=Path)
     report.add_arguments(parser, plot=False)
     args = parser.parse_args()
+    if args.link_microbatches < args.ranks:
+        parser.error("argument --link-microbatches: at least as many as --ranks")
     if args.microbatches % args.ranks:
         parser.error("argument --microbatches: must be a multiple of --ranks, for interleaved")
     if args.timeline and "bubbles" not in args.only:

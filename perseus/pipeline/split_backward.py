@@ -20,7 +20,7 @@ __all__ = ["SplitBackward"]
 
 
 def _can_begin_at_nodes() -> bool:
-    """Returns whether this PyTorch has backward begin within the graph, which came with 2.6."""
+    """Returns whether this PyTorch lets backward begin within the graph; old versions do not."""
     leaf = torch.ones(1, requires_grad=True)
     node = (leaf * 2).grad_fn
     try:

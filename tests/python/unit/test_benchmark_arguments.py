@@ -87,6 +87,9 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("elastic_commit --models ctr ctr", "argument --models: ctr is given twice"),
         ("hook --rounds 0", "argument --rounds: at least 1"),
         ("forward_overlap --layers 0", "argument --layers: at least 1"),
+        ("pipeline --microbatches 6", "argument --microbatches: must be a multiple of --ranks"),
+        ("pipeline --link-microbatches 3", "argument --link-microbatches: at least as many as"),
+        ("pipeline --only links --timeline x", "argument --timeline: bubbles are recorded, and"),
     ],
 )
 def test_a_program_refuses_what_makes_no_sense(command: str, expected: str) -> None:

@@ -59,6 +59,10 @@ RUNS = [
     Run(
         "torch/06_adasum.py", 3, r"3 equal vectors: \[3.0, 4.0\]\n.*: \[2.0, 2.0, 2.0\]\n.*accuracy"
     ),
+    Run("torch/10_pipeline.py", 2, r"bubble \d.*formula.*\n.*stage  rank.*[^$]*1 x 2 ranks: test"),
+    Run(
+        "torch/10_pipeline.py", 4, r"bubble \d.*formula.*\n.*replica  stage.*[^$]*2 x 2 ranks: test"
+    ),
     Run("tensorflow/01_custom_loop.py", 2, r"2 processes: test accuracy 9[\d.]+ %"),
     Run("tensorflow/02_transformer.py", 2, r"256 rows of 1000\n.*differ by [\d.]+e-\d+"),
     Run("tensorflow/03_session.py", 2, r"2 processes: test accuracy [89][\d.]+ % after 198 steps"),

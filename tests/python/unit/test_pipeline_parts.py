@@ -113,7 +113,9 @@ def test_the_two_parts_of_backward_give_what_the_whole_gives(monkeypatch, begins
             assert torch.allclose(one.grad, expected[name], rtol=1e-12, atol=1e-15), name
 
 
-@pytest.mark.skipif(not split_backward._BEGINS_AT_NODES, reason="needs PyTorch 2.6")
+@pytest.mark.skipif(
+    not split_backward._BEGINS_AT_NODES, reason="this PyTorch begins no backward within the graph"
+)
 def test_no_part_of_backward_repeats_what_the_other_has_done():
     layers = [torch.nn.Linear(4, 4) for _ in range(3)]
     weights = [weight for layer in layers for weight in layer.parameters()]

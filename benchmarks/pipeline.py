@@ -6,7 +6,8 @@ python benchmarks/pipeline.py [--only bubbles links] [--ranks 4] [--microbatches
 
 Stages compute as on an accelerator: they sleep, so the number of this machine's processors does not
 matter. On a micro-batch, forward takes --forward milliseconds, and each of the two parts of
-backward as long.
+backward as long. On a machine that does other work, too, start it by `chrt -f 10`: otherwise ranks
+that wake up wait for a processor.
 
 bubbles  All schedules in turns on one host. The interleaved one has two stages a rank, each half as
          long. --timeline writes the actions of a step of each.

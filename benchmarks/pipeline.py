@@ -10,7 +10,7 @@ backward as long. On a machine that does other work, too, start it by `chrt -f 1
 that wake up wait for a processor.
 
 bubbles  All schedules in turns on one host. The interleaved one has two stages a rank, each half as
-         long. --timeline writes the actions of a step of each.
+         long. --timeline writes the actions of a usual step of each.
 links    1F1B over hosts that are network namespaces (contest/lab.py), with links of --link Mbit/s
          and activations, and gradients of them, of --kib KiB. Beside it, in turns, eager-1F1B, both
          with activations of 4 bytes, and a codec. What large ones add to a step is exposed; the
@@ -128,17 +128,20 @@ class Contender:
             self.seconds.append(reported.seconds)
             self.bubbles.append(reported.bubble)
             self.expected = reported.expected_bubble
-            self.spans = [
-                [action.kind.value, action.stage, action.microbatch, begin, end]
-                for action, begin, end in spans
-            ]
+            self.spans.append(
+                [
+                    [action.kind.value, action.stage, action.microbatch, begin, end]
+                    for action, begin, end in spans
+                ]
+            )
 
     def found(self) -> dict[str, Any]:
+        usual = self.seconds.index(statistics.median_low(self.seconds))  # the same on all ranks
         return {
             "seconds": self.seconds,
             "bubbles": self.bubbles,
             "formula": self.expected,
-            "spans": self.spans,
+            "spans": self.spans[usual],
         }
 
 

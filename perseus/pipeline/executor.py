@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,7 @@ class Execution:
             if action.kind is Kind.FORWARD:
                 self._forward(action, keeps_outputs)
             elif action.kind is Kind.WEIGHT:
-                self._compute(action, None, self._stages[action.stage].weight_backward)
+                self._weight_backward(action)
             else:
                 self._backward(action)
         with self._figures[max(self._figures)].waiting_for_output():
@@ -83,20 +84,19 @@ class Execution:
         number = action.microbatch
         with self._figures[action.stage].waiting_for_input():
             value = self._input(action.stage, number)
+        trains = self._loss is not None
         loss = None
         if self._loss is not None and action.stage == self._last:
-            of_microbatch = self._loss
-            loss = lambda output: of_microbatch(number, output)  # noqa: E731
-        keeps = self._loss is not None
+            loss = functools.partial(self._loss, number)
         output = self._compute(
-            action, value, lambda _: stage.forward(number, stage.received(value), loss, keeps)
+            action, value, lambda: stage.forward(number, stage.received(value), loss, trains)
         )
         if action.stage == self._last:
             if keeps_output:
                 self.outputs.append(output)
         elif self._routes.crosses(action.stage):
             tag = self._routes.activation(self._step, action.stage, number)
-            message = self._compute_free(action, output, lambda: pack(output, self._codecs[0]))
+            message = self._named(action, value, lambda: pack(output, self._codecs[0]))
             self._exchange.send(tag, message, self._priority(number))
         else:
             self._activations[action.stage + 1, number] = output
@@ -117,7 +117,7 @@ class Execution:
             gradient = self._gradient(action.stage, number)
         is_whole = action.kind is Kind.BACKWARD
         work = stage.backward if is_whole else stage.input_backward
-        found = self._compute(action, gradient, lambda _: work(number, gradient))
+        found = self._compute(action, gradient, lambda: work(number, gradient))
         if self._routes.crosses(action.stage - 1):
             tag = self._routes.gradient(self._step, action.stage - 1, number)
             message = pack_gradient(found, self._codecs[1])
@@ -139,12 +139,17 @@ class Execution:
     def _priority(self, number: int) -> int:
         return self._routes.microbatches - number
 
-    def _compute(self, action: Action, given: Any, work: Callable[[int], Any]) -> Any:
-        with self._figures[action.stage].computing(action):
-            return self._compute_free(action, given, lambda: work(action.microbatch))
+    def _weight_backward(self, action: Action) -> None:
+        stage = self._stages[action.stage]
+        self._compute(action, None, lambda: stage.weight_backward(action.microbatch))
 
-    def _compute_free(self, action: Action, given: Any, work: Callable[[], Any]) -> Any:
-        """Does what the user's modules take part in; their errors become StageErrors."""
+    def _compute(self, action: Action, given: Any, work: Callable[[], Any]) -> Any:
+        """Does what counts as computing."""
+        with self._figures[action.stage].computing(action):
+            return self._named(action, given, work)
+
+    def _named(self, action: Action, given: Any, work: Callable[[], Any]) -> Any:
+        """Does what may fail because of the user's modules. Its error then names the stage."""
         try:
             return work()
         except HorovodInternalError:

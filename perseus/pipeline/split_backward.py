@@ -10,16 +10,18 @@ part is wanted, and does both each time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
 
-__all__ = ["SplitBackward"]
+__all__ = ["SplitBackward", "begins_at_nodes"]
 
 
-def _can_begin_at_nodes() -> bool:
+@functools.cache
+def begins_at_nodes() -> bool:
     """Returns whether this PyTorch lets backward begin within the graph; old versions do not."""
     leaf = torch.ones(1, requires_grad=True)
     node = (leaf * 2).grad_fn
@@ -28,9 +30,6 @@ def _can_begin_at_nodes() -> bool:
     except (RuntimeError, TypeError, AttributeError):
         return False
     return bool(leaf.grad == 2)
-
-
-_BEGINS_AT_NODES = _can_begin_at_nodes()
 
 
 class SplitBackward:
@@ -55,7 +54,7 @@ class SplitBackward:
         if not self._inputs or not self._outputs:
             return [None] * len(self._inputs)
         hooks = []
-        if _BEGINS_AT_NODES:
+        if begins_at_nodes():
             self._find_nodes()
             hooks = [node.register_prehook(self._noting(node)) for node in self._weights_of]
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,11 +89,11 @@ def make_twisted():
     return module, inputs
 
 
-@pytest.mark.parametrize("begins_at_nodes", [True, False])
-def test_the_two_parts_of_backward_give_what_the_whole_gives(monkeypatch, begins_at_nodes):
-    if begins_at_nodes and not split_backward._BEGINS_AT_NODES:
+@pytest.mark.parametrize("at_nodes", [True, False])
+def test_the_two_parts_of_backward_give_what_the_whole_gives(monkeypatch, at_nodes):
+    if at_nodes and not split_backward.begins_at_nodes():
         pytest.skip("this PyTorch begins no backward within the graph")
-    monkeypatch.setattr(split_backward, "_BEGINS_AT_NODES", begins_at_nodes)
+    monkeypatch.setattr(split_backward, "begins_at_nodes", lambda: at_nodes)
     module, inputs = make_twisted()
     outputs = module(*inputs)
     gradients = [torch.rand_like(output) for output in outputs]
@@ -114,7 +115,7 @@ def test_the_two_parts_of_backward_give_what_the_whole_gives(monkeypatch, begins
 
 
 @pytest.mark.skipif(
-    not split_backward._BEGINS_AT_NODES, reason="this PyTorch begins no backward within the graph"
+    not split_backward.begins_at_nodes(), reason="this PyTorch begins no backward within the graph"
 )
 def test_no_part_of_backward_repeats_what_the_other_has_done():
     layers = [torch.nn.Linear(4, 4) for _ in range(3)]
@@ -193,6 +194,15 @@ def test_a_mesh_has_each_rank_once():
     mesh = find_mesh((2, 3), 6)
     assert mesh.rows == ((0, 1, 2), (3, 4, 5))
     assert mesh.columns() == [[0, 3], [1, 4], [2, 5]] and mesh.place(4) == (1, 1)
+    of_torch = SimpleNamespace(
+        mesh=torch.tensor([[0, 2], [1, 3]]), mesh_dim_names=("data", "pipeline")
+    )
+    assert find_mesh(of_torch, 4).rows == ((0, 2), (1, 3))
+    with pytest.raises(ValueError, match="it must have each of the 6 once"):
+        find_mesh(of_torch, 6)
+    of_torch.mesh_dim_names = ("dp", "pp")
+    with pytest.raises(ValueError, match=r"dimensions \('dp', 'pp'\); they must be \('data', 'pip"):
+        find_mesh(of_torch, 4)
     for wrong, error, expected in (
         ((2, 2), ValueError, r"mesh is \(2, 2\); its product must be the number of ranks, 6"),
         ((-2, -3), ValueError, "its product must be"),

@@ -27,12 +27,13 @@ class StageFigures:
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of all stages of all replicas, the same on every rank.
+    """The figures of all stages of all replicas, the same on every rank. Printed, it is a table.
 
     Attributes:
       steps: how many steps they are of.
       seconds: of a step, on average over ranks.
       stages: by replica and stage.
+      bubble: the part of the ranks' time in which no stage computed, 0 to 1.
       expected_bubble: by the schedule's formula, for stages that take equal time.
     """
 

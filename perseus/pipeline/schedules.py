@@ -28,6 +28,8 @@ class Kind(enum.Enum):
 
 
 class Action(NamedTuple):
+    """A part of the work, in which stage, on which micro-batch of the step, from 0 on."""
+
     kind: Kind
     stage: int
     microbatch: int

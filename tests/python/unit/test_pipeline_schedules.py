@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 
@@ -76,6 +78,14 @@ def test_eager_1f1b_hides_messages_that_1f1b_waits_for():
     }
     assert took["eager-1f1b"] == pytest.approx(3 * 32 + 3 * 3 + 6 * 0.4)
     assert took["1f1b"] > took["eager-1f1b"] + 20 * 0.8
+
+
+def test_the_package_and_its_schedules_import_no_framework():
+    program = (
+        "import sys, perseus.pipeline, perseus.pipeline.simulation; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_predictions_go_through_all_stages():

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import draw_timeline
-from pictures import architecture, elastic, hierarchical, launching, priority
+from pictures import architecture, elastic, hierarchical, launching, pipeline, priority
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-DRAWN = (architecture, elastic, hierarchical, launching, priority)
+DRAWN = (architecture, elastic, hierarchical, launching, pipeline, priority)
 #: The recording, the picture, and what a screen reader says.
 TIMELINES = (
     ("timeline.json", "timeline.svg", "A step: conv2 and conv1 overtake dense"),

@@ -22,6 +22,7 @@ MODULES = (
     "perseus.keras.elastic",
     "perseus.mxnet.horovod",
     "perseus.mxnet.horovod.elastic",
+    "perseus.pipeline",
     "perseus.pipeline.layerwise",
     "perseus.run",
     "perseus.tensorflow.horovod",

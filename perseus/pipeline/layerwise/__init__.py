@@ -23,15 +23,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+#: The modules of perseus.pipeline that the names are in.
 _HOMES = {
-    "RBM": "rbm",
-    "Autoencoder": "local_loss",
-    "LayerWise": "layer_wise",
-    "LocalLoss": "local_loss",
-    "Stage": "stage",
-    "StageError": "failures",
-    "StageLostError": "failures",
-    "StageTimes": "times",
+    "RBM": "layerwise.rbm",
+    "Autoencoder": "layerwise.local_loss",
+    "LayerWise": "layerwise.layer_wise",
+    "LocalLoss": "layerwise.local_loss",
+    "Stage": "layerwise.stage",
+    "StageError": "errors",
+    "StageLostError": "layerwise.failures",
+    "StageTimes": "layerwise.times",
 }
 
 __all__ = list(_HOMES)
@@ -40,4 +41,4 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"perseus.pipeline.{_HOMES[name]}"), name)

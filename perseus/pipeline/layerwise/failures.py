@@ -7,28 +7,10 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from perseus.common.exceptions import HorovodInternalError
+from perseus.pipeline.errors import StageError
 from perseus_core import AbortedError
 
-__all__ = ["Failure", "StageError", "StageLostError"]
-
-
-class StageError(RuntimeError):
-    """A stage raised an exception. All ranks raise this.
-
-    On the rank of the stage, `__cause__` is that exception.
-
-    Attributes:
-      stage: the stage's number.
-      rank: the rank that it is on.
-    """
-
-    def __init__(self, text: str, stage: int, rank: int) -> None:
-        super().__init__(text)
-        self.stage = stage
-        self.rank = rank
-
-    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
-        return type(self), (str(self), self.stage, self.rank)
+__all__ = ["Failure", "StageLostError"]
 
 
 class StageLostError(HorovodInternalError):

@@ -89,6 +89,9 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("dbn --layers 1", "argument --layers: at least 2"),
         ("dbn --data digits digits", "argument --data: digits is given twice"),
         ("forward_overlap --layers 0", "argument --layers: at least 1"),
+        ("pipeline --microbatches 6", "argument --microbatches: must be a multiple of --ranks"),
+        ("pipeline --link-microbatches 3", "argument --link-microbatches: at least as many as"),
+        ("pipeline --only links --timeline x", "argument --timeline: bubbles are recorded, and"),
     ],
 )
 def test_a_program_refuses_what_makes_no_sense(command: str, expected: str) -> None:

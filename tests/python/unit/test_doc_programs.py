@@ -63,6 +63,13 @@ def test_elastic_training_with_pytorch(tmp_path: Path) -> None:
     assert float(ends[0][0]) < 0.01
 
 
+def test_a_pipeline(tmp_path: Path) -> None:
+    printed = run(blocks("pipeline.md", "python")[0], tmp_path)
+    loss = re.search(r"^\[0\]<stdout>:loss (0\.\d+)$", printed, re.M)
+    assert loss and float(loss[1]) < 0.2, printed
+    assert re.search(r"1f1b, 8 micro-batches: .* over 100 steps", printed)
+
+
 def test_the_readme_s_lines_and_a_step(tmp_path: Path) -> None:
     step = """
 before = model.weight.detach().clone()

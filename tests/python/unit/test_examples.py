@@ -59,6 +59,10 @@ RUNS = [
     Run(
         "torch/06_adasum.py", 3, r"3 equal vectors: \[3.0, 4.0\]\n.*: \[2.0, 2.0, 2.0\]\n.*accuracy"
     ),
+    Run("torch/10_pipeline.py", 2, r"bubble \d.*formula.*\n.*stage  rank.*[^$]*1 x 2 ranks: test"),
+    Run(
+        "torch/10_pipeline.py", 4, r"bubble \d.*formula.*\n.*replica  stage.*[^$]*2 x 2 ranks: test"
+    ),
     Run(
         "torch/11_layerwise_dbn.py",
         3,

@@ -49,8 +49,10 @@ ROOMS = {
     ),
     "perseus.tensorflow": Room(("perseus._keras", "perseus.common"), frameworks=("tensorflow",)),
     "perseus.mxnet": Room(("perseus.common",), frameworks=("mxnet",)),
-    "perseus.pipeline": Room(),
-    "perseus.pipeline.layerwise": Room(("perseus.common", "perseus.torch"), frameworks=("torch",)),
+    "perseus.pipeline": Room(("perseus.torch",), frameworks=("torch",)),
+    "perseus.pipeline.layerwise": Room(
+        ("perseus.common", "perseus.pipeline", "perseus.torch"), frameworks=("torch",)
+    ),
     "perseus.run": Room(("perseus.dropin",), lazily=("perseus.elastic",)),
     "perseus.elastic": Room(("perseus.run",)),
     "perseus.dropin": Room(lazily=("perseus.run",)),

@@ -1,0 +1,87 @@
+"""Cuts a module so that its slowest stage is as fast as can be."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from perseus.pipeline.values import mapped, tensors_of
+
+__all__ = ["balanced_starts", "layer_seconds"]
+
+_TIMES = 3
+
+
+def layer_seconds(module: torch.nn.Sequential, sample: Any) -> list[float]:
+    """Returns how long forward and backward of each child take for a sample, a micro-batch's input.
+
+    The least of a few times counts. Parameters' gradients are as before afterwards, and so are
+    buffers, such as those of batch normalisation.
+    """
+    gradients = [(one, one.grad) for one in module.parameters()]
+    buffers = [(one, one.clone()) for one in module.buffers()]
+    try:
+        found = [_children_seconds(module, sample) for _ in range(_TIMES)]
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+    return [min(times) for times in zip(*found, strict=True)]
+
+
+def _children_seconds(module: torch.nn.Sequential, sample: Any) -> list[float]:
+    value = sample
+    seconds = []
+    for parameter in module.parameters():
+        parameter.grad = None
+    for number, child in enumerate(module):
+        arguments = mapped(_as_leaf if number else torch.Tensor.detach, value)
+        begin = time.perf_counter()
+        value = child(*arguments) if isinstance(arguments, tuple) else child(arguments)
+        wanted = [tensor for tensor in tensors_of(value) if tensor.requires_grad]
+        if wanted:
+            torch.autograd.backward(wanted, [torch.ones_like(tensor) for tensor in wanted])
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def _as_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def balanced_starts(seconds: Sequence[Sequence[float]], stages: int) -> list[int]:
+    """Returns the first layer of each stage, so that the slowest stage is as fast as can be.
+
+    seconds: of each layer, as each rank has measured them; a layer's median counts. A function of
+    its arguments alone, so all ranks find the same. Exact, by dynamic programming over the layers:
+    the best end of a stage follows from the best cuts of what is before it.
+    """
+    layers = [statistics.median(times) for times in zip(*seconds, strict=True)]
+    if len(layers) < stages:
+        raise ValueError(
+            f"the module has {len(layers)} children; it must have at least {stages}, one for each "
+            "stage"
+        )
+    total = [0.0]
+    for layer in layers:
+        total.append(total[-1] + layer)
+    # best[n]: for the first n layers, the seconds of the slowest stage, then where stages begin.
+    best: list[tuple[float, list[int]]] = [(span, [0]) for span in total]
+    for stage in range(1, stages):
+        best = [
+            min(
+                (
+                    (max(best[begin][0], total[end] - total[begin]), [*best[begin][1], begin])
+                    for begin in range(stage, end)
+                ),
+                default=(float("inf"), []),
+            )
+            for end in range(len(total))
+        ]
+    return best[-1][1]

@@ -1,0 +1,149 @@
+"""One step of a pipeline on this rank, or one prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from perseus.pipeline.exchange import Exchange
+from perseus.pipeline.executor import Execution
+from perseus.pipeline.figures import Figures
+from perseus.pipeline.plan import Plan
+from perseus.pipeline.schedules import FORWARD_ONLY
+from perseus.pipeline.stage import Stage
+from perseus.pipeline.tied import TiedWeights
+from perseus.pipeline.values import cut, described, joined, rows
+
+__all__ = ["Prediction", "Step"]
+
+
+class Prediction:
+    """The forwards of a batch. Steps take turns in numbers, which all ranks count alike.
+
+    Attributes:
+      loss: of this replica's batch, on the rank with the last stage; 0 elsewhere.
+      input_rows, target_rows: of the batch, on the ranks with the first and the last stage; 0
+        elsewhere.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        stages: Mapping[int, Stage],
+        figures: Mapping[int, Figures],
+        number: int,
+    ) -> None:
+        self._plan = plan
+        self._stages = stages
+        self._figures = figures
+        self._number = number
+        self.loss = 0.0
+        self.input_rows = 0
+        self.target_rows = 0
+
+    @property
+    def _last(self) -> int:
+        return self._plan.stages - 1
+
+    def run(self, x: Any, keeps_outputs: bool = True) -> Any:
+        """Returns the outputs on the rank with the last stage, otherwise None. If it raises, no
+        other rank waits for this one any more."""
+        order = FORWARD_ONLY.order(*self._sizes())[self._plan.place]
+        exchange = Exchange(*self._plan.routes.of_actions(self._number, order))
+        try:
+            return self._execute(order, exchange, x, None, keeps_outputs)
+        except Exception as error:
+            exchange.give_up(error)
+            raise
+
+    def _execute(
+        self,
+        order: Any,
+        exchange: Exchange,
+        x: Any,
+        loss: Callable[[int, Any], torch.Tensor] | None,
+        keeps_outputs: bool,
+    ) -> Any:
+        inputs = []
+        if 0 in self._stages:
+            inputs = self._cut(0, "x", x)
+            self.input_rows = 0 if loss is None else rows("x", x)
+        execution = Execution(
+            self._plan.routes,
+            self._number,
+            self._stages,
+            self._figures,
+            self._plan.codecs,
+            exchange,
+            inputs,
+            loss,
+        )
+        execution.run(order, keeps_outputs)
+        return joined(execution.outputs) if execution.outputs else None
+
+    def _sizes(self) -> tuple[int, int, int]:
+        return self._plan.stages, self._plan.mesh.shape[1], self._plan.microbatches
+
+    def _cut(self, stage: int, name: str, batch: Any) -> list[Any]:
+        try:
+            return cut(name, batch, self._plan.microbatches)
+        except (TypeError, ValueError) as error:
+            rank = self._plan.routes.rank_of(stage)
+            raise type(error)(f"stage {stage} (rank {rank}): {error}") from None
+
+
+class Step(Prediction):
+    """Forwards and backwards of a batch, and the gradients of tied weights."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        stages: Mapping[int, Stage],
+        figures: Mapping[int, Figures],
+        number: int,
+        tied: TiedWeights,
+        loss_fn: Callable[[Any, Any], torch.Tensor],
+        is_mean: bool,
+    ) -> None:
+        super().__init__(plan, stages, figures, number)
+        self._tied = tied
+        self._loss_fn = loss_fn
+        self._is_mean = is_mean
+        self._targets: list[Any] = []
+
+    def run_with(self, x: Any, target: Any, keeps_outputs: bool) -> Any:
+        """Does what run does, with backwards."""
+        order = self._plan.schedule.order(*self._sizes())[self._plan.place]
+        sends, receives = self._plan.routes.of_actions(self._number, order)
+        tied_sends, tied_receives = self._tied.routes(self._number)
+        exchange = Exchange(sends | tied_sends, receives | tied_receives)
+        self._tied.begin()
+        try:
+            if self._last in self._stages:
+                self._targets = self._cut(self._last, "target", target)
+                self.target_rows = rows("target", target)
+            outputs = self._execute(order, exchange, x, self._loss_of, keeps_outputs)
+            self._tied.sum_gradients(exchange, self._number)
+            return outputs
+        except Exception as error:
+            exchange.give_up(error)
+            for stage in self._stages.values():
+                stage.forget()
+            raise
+        finally:
+            self._tied.end()
+
+    def _loss_of(self, number: int, output: Any) -> torch.Tensor:
+        """Returns what the last stage's backward of a micro-batch begins at."""
+        target = self._targets[number]
+        loss = self._loss_fn(output, target)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise TypeError(
+                f"loss_fn returned {described(loss)}; it must return a tensor with one element"
+            )
+        if self._is_mean:
+            loss = loss * (rows("target", target) / self.target_rows)
+        self.loss += float(loss.detach())
+        return loss.reshape(())

@@ -1,0 +1,195 @@
+"""What stages pass to each other: several tensors, nested, of any type, with codecs."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from pipeline_models import WIDTH, in_one_process, make_batch, require_gradients  # noqa: E402
+
+import perseus.torch.horovod as hvd  # noqa: E402
+from perseus.pipeline import Pipeline, StageError  # noqa: E402
+from perseus.pipeline.schedules import SCHEDULES  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("horovod")
+
+
+class Nested(torch.nn.Module):
+    """Takes and gives a mask, a tensor twice, one that is only used in the last stage, and others
+    in a dict; the first stage makes them from x."""
+
+    def __init__(self, index, stages):
+        super().__init__()
+        self.index, self.stages = index, stages
+        self.linear = torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, *given):
+        if self.index == 0:
+            (x,) = given
+            kept = self.linear(x)
+            given = (x > 0.5, x, {"kept": kept, "list": [kept.sum(1), 3, None, "text"]}, 0.5)
+        mask, x, others, factor = given
+        assert mask.dtype == torch.bool and factor == 0.5
+        assert others["list"][1:] == [3, None, "text"]
+        y = torch.where(mask, self.linear(x), x) * factor
+        if self.index < self.stages - 1:
+            return mask, y, others, factor
+        return y + others["kept"] + others["list"][0][:, None]
+
+
+def nested_model(stages):
+    torch.manual_seed(0)
+    return [Nested(index, stages) for index in range(stages)]
+
+
+class InOnePiece(torch.nn.Module):
+    def __init__(self, stages):
+        super().__init__()
+        self.stages = torch.nn.ModuleList(stages)
+
+    def forward(self, x):
+        value = x
+        for stage in self.stages:
+            value = stage(*value) if isinstance(value, tuple) else stage(value)
+        return value
+
+
+def whole(stages, x, target):
+    loss, gradients = in_one_process(InOnePiece(stages), x, target)
+    return loss, {name.removeprefix("stages."): one for name, one in gradients.items()}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nested_values_with_masks_and_plain_parts(schedule):
+    stages = nested_model(hvd.size() * (2 if schedule == "interleaved" else 1))
+    x, target = make_batch(19)
+    expected_loss, expected = whole(stages, x, target)
+    pipeline = Pipeline(
+        stages, loss_fn=torch.nn.functional.mse_loss, schedule=schedule, microbatches=4 * hvd.size()
+    )
+    loss = pipeline.step(x, target)
+    assert abs(loss - expected_loss) < 1e-12
+    assert require_gradients(pipeline, expected) == 2 * len(pipeline.modules)
+
+
+class Embedding(torch.nn.Module):
+    """Begins with integers, and gives as many rows as the longest of them; so micro-batches have
+    activations of different shapes."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(50, WIDTH, dtype=torch.float64)
+
+    def forward(self, batch):
+        return self.table(batch["tokens"][:, : int(batch["lengths"].max())])
+
+
+class Last(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.linear(x).sum(1)
+
+
+def test_activations_may_have_another_shape_in_each_microbatch():
+    torch.manual_seed(0)
+    stages = [Embedding(), *(torch.nn.Tanh() for _ in range(hvd.size() - 2)), Last()]
+    if hvd.size() == 1:
+        stages = [torch.nn.Sequential(*stages)]
+    rows = 4 * hvd.size()
+    batch = {
+        "tokens": torch.randint(50, (rows, 9)),
+        "lengths": torch.arange(rows) % 9 + 1,
+    }
+    target = torch.rand(rows, WIDTH, dtype=torch.float64)
+    pipeline = Pipeline(
+        stages,
+        loss_fn=lambda output, target: (output - target).square().sum(),
+        microbatches=rows,
+        loss_reduction="sum",
+    )
+    loss = pipeline.step(batch, target)
+    model = torch.nn.Sequential(*stages)
+    parts = [
+        (model({"tokens": batch["tokens"][i : i + 1], "lengths": batch["lengths"][i : i + 1]}))
+        for i in range(rows)
+    ]
+    assert abs(loss - (torch.cat(parts) - target).square().sum()) < 1e-10
+
+
+def test_a_frozen_stage_gets_and_gives_no_gradient():
+    torch.manual_seed(0)
+    stages = [torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64) for _ in range(hvd.size())]
+    stages[0].requires_grad_(False)
+    x, target = make_batch(12)
+    for schedule in ("1f1b", "zero-bubble"):
+        if hvd.size() > 1:
+            expected_loss, expected = whole(stages, x, target)
+            pipeline = Pipeline(
+                stages,
+                loss_fn=torch.nn.functional.mse_loss,
+                schedule=schedule,
+                microbatches=hvd.size(),
+            )
+            assert abs(pipeline.step(x, target) - expected_loss) < 1e-12
+            if hvd.rank() == 0:
+                assert stages[0].weight.grad is None
+            else:
+                require_gradients(pipeline, expected)
+                stages[hvd.rank()].zero_grad()
+
+
+# The values lie in [-1, 1], and so do most gradients. fp16 has 11 bits, bf16 8; int8 is off by at
+# most a row's largest magnitude / 254. Each border adds such an error.
+@pytest.mark.parametrize(
+    ("codec", "bound"),
+    [("fp16", 2**-11), ("bf16", 2**-8), ("int8", 1 / 254), ("none", 0), (("int8", None), 1 / 254)],
+)
+def test_codecs_keep_activations_within_their_bounds(codec, bound):
+    borders = hvd.size() - 1
+    stages = [torch.nn.Tanh() for _ in range(hvd.size())]
+    pipeline = Pipeline(
+        stages,
+        loss_fn=lambda output, target: (output - target).square().mean(),
+        microbatches=2 * hvd.size(),
+        codec=codec,
+    )
+    x, target = make_batch(40)
+    x = 2 * x - 1
+    _, output = pipeline.step(x, target, outputs=True)
+    if output is not None:
+        expected = torch.nn.Sequential(*stages)(x)
+        difference = (output - expected).abs().max().item()
+        assert difference <= borders * bound + 1e-15
+        assert (difference > 0) == (bound > 0 and borders > 0)
+
+
+def test_a_model_trains_with_a_codec_for_activations_and_gradients():
+    torch.manual_seed(0)
+    stages = [
+        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())
+        for _ in range(hvd.size())
+    ]
+    x, target = (part.float() for part in make_batch(64))
+    plain = InOnePiece(stages)
+    pipeline = Pipeline(
+        stages, loss_fn=torch.nn.functional.mse_loss, microbatches=2 * hvd.size(), codec="int8"
+    )
+    loss, gradients = in_one_process(plain, x, target)
+    assert abs(pipeline.step(x, target) - loss) < 0.05 * loss
+    for name, parameter in pipeline.named_parameters():
+        expected = gradients[f"stages.{name}"]
+        assert (parameter.grad - expected).norm() < 0.1 * expected.norm() + 1e-7
+
+
+def test_a_value_that_cannot_be_sent_is_an_error_everywhere():
+    class Odd(torch.nn.Module):
+        def forward(self, x):
+            return {1: x}
+
+    stages = [Odd(), *(torch.nn.Tanh() for _ in range(hvd.size() - 1))]
+    pipeline = Pipeline(stages, loss_fn=torch.nn.functional.mse_loss, microbatches=hvd.size())
+    with pytest.raises(StageError, match=r"stage 0 \(rank 0\) failed in forward.*holds dict"):
+        pipeline.step(*make_batch(8))

@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from perseus.pipeline.errors import StageError  # noqa: E402
 from perseus.pipeline.layerwise import RBM, Autoencoder, LayerWise, LocalLoss, Stage  # noqa: E402
 from perseus.pipeline.layerwise.chunks import Chunk, pack, unpack  # noqa: E402
-from perseus.pipeline.errors import StageError  # noqa: E402
 
 Batches = list[Any]
 

@@ -8,7 +8,8 @@ another one, and `ending`, by its agent, before SIGTERM ends it with its job. It
 another launcher than one that has died, and otherwise notes what these messages say
 (perseus.run.driver_log).
 
-perseus_core.driver_link has the worker's end, and a test holds the two against each other.
+perseus_core.driver_messages has the worker's end, and test_driver_link.py holds the two against
+each other.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def parse(message: bytes) -> Ready | Begun | Finished | Drain | Here | None:
     """Returns None for what makes no sense: the words of another program of the worker's."""
     try:
         said = json.loads(message)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     match said:
         case {"says": "ready", "failure": str(failure), "commits": int(commits)}:

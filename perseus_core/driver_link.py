@@ -27,7 +27,7 @@ from perseus_core.driver_messages import (
     World,
     parse,
 )
-from perseus_core.errors import AbortedError, HorovodInternalError
+from perseus_core.errors import AbortedError, HorovodInternalError, UnreachableError
 from perseus_core.leave_on_signal import LeaveOnSignal
 
 __all__ = [
@@ -109,7 +109,7 @@ class DriverLink:
         self.leave_on_signal = LeaveOnSignal(self._ask_to_leave)
         threading.Thread(target=self._read, name="perseus driver link", daemon=True).start()
 
-    def next_world(self, failure: str = "") -> World:
+    def next_world(self, failure: HorovodInternalError | None = None) -> World:
         """Returns the world that this process is to be in now; waits until all have come.
 
         Args:
@@ -123,7 +123,12 @@ class DriverLink:
         """
         if not self._is_asking:
             self._answer = None
-            self._tell(says="ready", failure=failure, commits=self.commits)
+            self._tell(
+                says="ready",
+                failure="" if failure is None else str(failure),
+                is_out_of_reach=isinstance(failure, UnreachableError),
+                commits=self.commits,
+            )
             self._is_asking = True
         while (answer := self._answer or self._farewell) is None and not self._lost_because:
             # With a time-out, so that handlers of signals run meanwhile.

@@ -38,6 +38,7 @@ class Driver:
     Args:
       size: how many slots the job waits for before it starts.
       patience: the seconds that a worker may take to say that it is there.
+      hosts_change: whether discovery may find others than those that it finds first.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Driver:
         table: HostTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         patience: float = NEVER,
+        hosts_change: bool = True,
     ) -> None:
         self._options = options
         self._size = size
@@ -57,8 +59,10 @@ class Driver:
         self.workers = Workers()
         self.change = 0  # the number of the last change that workers were told of
         self.is_over = False
+        self._hosts_change = hosts_change
+        gets_slots = hosts_change or options.cooldown_range is not None
         self._forming = Forming(
-            options, size, owner, self.workers, self.table, clock, self._kill, self._end
+            options, size, owner, self.workers, self.table, clock, gets_slots, self._kill, self._end
         )
         self._roll_call = RollCall(patience, clock, owner.ask)
         # Whether a worker has done all of its work, so that the others are about to.
@@ -89,7 +93,13 @@ class Driver:
             "announced": sorted(self._announced),
             "table": self.table.saved(),
             "workers": [
-                [*worker.place, worker.is_alive, worker.is_leaving, worker.leave_by]
+                [
+                    *worker.place,
+                    worker.is_alive,
+                    worker.is_leaving,
+                    worker.leave_by,
+                    worker.has_done_all,
+                ]
                 for worker in self.workers
             ],
         }
@@ -100,8 +110,10 @@ class Driver:
         Call `hosts_found` then, and tell what has happened since.
         """
         self.table.restore(saved["table"])
-        for number, (host, slot, is_alive, is_leaving, leave_by) in enumerate(saved["workers"]):
+        for number, (host, slot, is_alive, *rest) in enumerate(saved["workers"]):
+            is_leaving, leave_by, has_done_all = rest
             worker = self.workers.add((host, slot))
+            worker.has_done_all = has_done_all
             if is_alive and number in reports:
                 worker.is_leaving, worker.leave_by = is_leaving, leave_by
                 reports[number].apply(worker)
@@ -127,11 +139,14 @@ class Driver:
         self.table.update(hosts)
         self._update()
 
-    def ready(self, number: int, failure: str = "", commits: int = 0) -> None:
+    def ready(
+        self, number: int, failure: str = "", commits: int = 0, *, is_out_of_reach: bool = False
+    ) -> None:
         """A worker is in init and asks for a world.
 
         Args:
           failure: why its last meeting has failed, if it has.
+          is_out_of_reach: whether that was because it could not reach the others.
           commits: how many its state has seen.
         """
         worker = self.workers[number]
@@ -139,7 +154,7 @@ class Driver:
             return
         self._forming.note_ready(worker, failure)
         worker.state = State.WAITING
-        worker.commits = commits
+        worker.commits, worker.is_out_of_reach = commits, is_out_of_reach
         self._update()
 
     def is_here(self, number: int) -> None:
@@ -178,7 +193,7 @@ class Driver:
             if how or too_early:
                 self._failed(worker, too_early)
             else:
-                self._has_finished = True
+                self._has_finished = worker.has_done_all = True
         self._forming.note_ended()
         self._update()
 
@@ -261,8 +276,10 @@ class Driver:
     def _update(self) -> None:
         if self.is_over:
             return
-        if self._has_finished:
+        if self._has_finished and (self._have_functions or self._hosts_change):
             self._finish()
+        elif self._has_finished:
+            self._run_to_the_end()
         else:
             self._let_go()
             self._start_workers()
@@ -283,11 +300,7 @@ class Driver:
         )
 
     def _finish(self) -> None:
-        """Ends the job when no member of the last world trains any more.
-
-        If there was no world, the program may need none: those that have been started run to their
-        ends.
-        """
+        """Ends the job when no member of the last world trains any more."""
         self._forming.deadline = NEVER  # it is for workers that are to meet
         for worker in self.workers.alive():
             if worker.state is State.STARTING and self.meeting > 0:
@@ -297,6 +310,23 @@ class Driver:
         still_run = (State.MEMBER, State.STARTING) if self.meeting == 0 else (State.MEMBER,)
         if not any(w.state in still_run for w in self.workers):
             self._end(None)
+
+    def _run_to_the_end(self) -> None:
+        """Ends a job on fixed hosts, without training functions, when all workers have ended.
+
+        One of them that has ended with code 0 tells nothing of the others. They may meet again, or
+        the program may need no world.
+        """
+        if too_few := self._forming.why_too_few():
+            return self._end(too_few)
+        alive = self.workers.alive()
+        if not alive:
+            return self._end(None)
+        self._forming.finished = sum(w.has_done_all for w in self.workers)
+        if any(worker.state is State.WAITING for worker in alive):
+            self._forming.go_on(self.change)
+        else:
+            self._forming.deadline = NEVER
 
     def _exits_too_early(self, worker: Worker) -> str | None:
         """Returns how a worker has failed that has exited with code 0; None if it has not."""

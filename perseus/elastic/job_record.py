@@ -29,7 +29,7 @@ __all__ = ["FOLDER", "Agent", "JobRecord", "SavedJob", "read_record"]
 #: The names of jobs' folders. The number is the process id of the job's first launcher.
 FOLDER = re.compile(r"(?P<job>\d+)\.[0-9a-f]{8}\.job")
 # The files have this number. Another version of perseusrun may write other ones.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)

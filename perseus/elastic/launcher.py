@@ -19,6 +19,7 @@ from perseus.elastic.host_table import Change
 from perseus.elastic.job_record import JobRecord
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.outliving import Outliving
+from perseus.elastic.sources import FixedSource
 from perseus.elastic.torch_places import TorchPlaces
 from perseus.elastic.workers import State, Worker, worker_places
 from perseus.run import agent_protocol as protocol
@@ -72,11 +73,15 @@ class ElasticLauncher(Launcher):
         super().__init__(job, output)
         self._options = options
         patience = peer_timeout({**os.environ, **job.environment})
-        self._driver = Driver(options, size, self, patience=patience)
+        self._is_fixed = isinstance(source, FixedSource)
+        self._driver = Driver(
+            options, size, self, patience=patience, hosts_change=not self._is_fixed
+        )
         self._first_hosts = hosts
         self._torch_places = places
-        # The number of the last world that was entered, and the variables of its ranks.
-        self._entered: tuple[int, list[dict[str, str]]] = (0, [])
+        # What torch.distributed reads in the ranks of the last world that was entered, or of the
+        # first one before, by worker.
+        self._entered: tuple[int, dict[int, dict[str, str]]] = (0, {})
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
@@ -188,8 +193,8 @@ class ElasticLauncher(Launcher):
 
     def _take_message(self, number: int, message: bytes) -> None:
         match messages.parse(message):
-            case messages.Ready(failure, commits):
-                self._driver.ready(number, failure, commits)
+            case messages.Ready(failure, is_out_of_reach, commits):
+                self._driver.ready(number, failure, commits, is_out_of_reach=is_out_of_reach)
             case messages.Begun():
                 self._driver.began_function(number)
             case messages.Finished():
@@ -272,6 +277,8 @@ class ElasticLauncher(Launcher):
     def start(self, starting: Sequence[Worker]) -> None:
         self._is_changed = True
         planned = self._driver.planned()
+        if self._is_fixed and not self._slots:
+            self._entered = 0, self._torch_variables(sorted(planned, key=lambda n: planned[n].rank))
         for worker in starting:
             slot = planned[worker.number]
             self._slots.append(slot)
@@ -309,7 +316,13 @@ class ElasticLauncher(Launcher):
 
     def _environment(self, number: int, slot: Slot) -> dict[str, str]:
         number_on_host = self._driver.workers[number].place[1]
-        return rank_environment(slot) | {"PERSEUS_ELASTIC_SLOT": str(number_on_host)}
+        for_torch = {} if self._driver.meeting else self._entered[1].get(number, {})
+        return rank_environment(slot) | for_torch | {"PERSEUS_ELASTIC_SLOT": str(number_on_host)}
+
+    def _torch_variables(self, workers: Sequence[int]) -> dict[int, dict[str, str]]:
+        """Returns the variables of these workers, which are in the order of their ranks."""
+        places = worker_places([self._driver.workers[number] for number in workers])
+        return dict(zip(workers, self._torch_places.variables(*places), strict=True))
 
     def kill(self, worker: Worker, why: str) -> None:
         self._is_changed = True
@@ -319,9 +332,10 @@ class ElasticLauncher(Launcher):
     def enter(self, worker: Worker, world: NextWorld) -> None:
         self._is_changed = True
         if world.meeting != self._entered[0]:
-            places = worker_places([self._driver.workers[number] for number in world.workers])
-            self._entered = world.meeting, self._torch_places.variables(*places)
-        environment = self._entered[1][world.workers.index(worker.number)]
+            is_as_planned = world.meeting == 1 and list(self._entered[1]) == list(world.workers)
+            variables = self._entered[1] if is_as_planned else self._torch_variables(world.workers)
+            self._entered = world.meeting, variables
+        environment = self._entered[1][worker.number]
         assert self._job.rendezvous
         meets_at = self._job.rendezvous.seen_from(worker.place[0])
         message = messages.world_message(worker.number, world, meets_at, environment)

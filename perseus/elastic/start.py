@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource, find_first
@@ -43,7 +42,6 @@ def start_elastic(
 
     Raises ValueError if it cannot start: the hosts cannot be found out, a malformed setting.
     """
-    request = replace(request, least=None)  # the driver says when too few are left
     source = host_source(options, request.hosts, request.size)
     hosts = find_first(source)
     with _prepared(request, options, source, hosts) as (job, output, places):

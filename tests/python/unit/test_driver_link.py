@@ -178,10 +178,17 @@ def test_a_listener_that_raises_is_reported_and_the_driver_is_still_heard(
 
     link.add_listener(fails)
     link.add_listener(lambda change: heard.append(change.number))
-    driver.announces(1)
-    driver.announces(2)
-    driver.says_world(1)
+
+    def answers() -> None:
+        assert driver.is_told()["says"] == "ready"
+        driver.announces(1)
+        driver.announces(2)
+        driver.says_world(1)
+
+    driver_thread = threading.Thread(target=answers)
+    driver_thread.start()
     assert link.next_world().meeting == 1
+    driver_thread.join()
     assert heard == [1, 2]
     assert [error.args for error in reported if isinstance(error, HandlerError)] == [(1,), (2,)]
 

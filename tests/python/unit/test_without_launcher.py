@@ -59,6 +59,7 @@ def test_the_log_says_what_a_rank_and_the_driver_said_last() -> None:
         b"[" * 100_000,
         b'{"says": "ready"}',
         b'{"says": "ready", "commits": "2"}',
+        b'{"says": "ready", "failure": 7}',
         b'{"says": "change", "number": "7"}',
         b'{"says": "world", "worker": 5, "meeting": 1, "workers": [4], "change": 0}',
         b'{"says": "world", "worker": 5, "meeting": 1, "workers": 5, "change": 0}',

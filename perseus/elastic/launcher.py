@@ -26,7 +26,7 @@ from perseus.run import agent_protocol as protocol
 from perseus.run.environment import peer_timeout, rank_environment
 from perseus.run.failures import Failures, how_it_ended, name_ranks
 from perseus.run.host_connection import AgentConnection, Frame
-from perseus.run.hosts import Host, Slot
+from perseus.run.hosts import Host, Slot, is_local
 from perseus.run.job import Job
 from perseus.run.launcher import Launcher
 from perseus.run.output import Output
@@ -298,6 +298,8 @@ class ElasticLauncher(Launcher):
         description = self._job.description_for(host, list(slots.values()))
         description["has_driver"] = True
         description["seconds_to_drain"] = self._options.timeout + _SECONDS_UNTIL_AGENTS_KILL
+        if not is_local(host):
+            description["most_silence"] = self._silence.seconds + self._options.timeout
         description["outlives"] = self._outliving.new_agent(host, list(slots))
         self._save()
         description["local_size"] = max(slot.local_size for slot in slots.values())

@@ -32,6 +32,7 @@ if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run import guardian, processes
     from perseus.run.call_back import call_back
     from perseus.run.drain_request import DrainRequest
+    from perseus.run.launcher_silence import LauncherSilence
     from perseus.run.launcher_stream import END, LauncherStream
     from perseus.run.rank_input import RankInput
     from perseus.run.rank_process import IGNORED, Rank, threads_of_a_rank
@@ -44,6 +45,7 @@ else:  # run by its path: what is beside this file needs no package either
     import processes
     from call_back import call_back
     from drain_request import DrainRequest
+    from launcher_silence import LauncherSilence
     from launcher_stream import END, LauncherStream
     from rank_input import RankInput
     from rank_process import IGNORED, Rank, threads_of_a_rank
@@ -66,6 +68,7 @@ class Agent:
         self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
         self._has_killed = False
         self._drain_request = DrainRequest(self._job.get("seconds_to_drain"))
+        self._silence = LauncherSilence(self._job.get("most_silence"))
         self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
         self._holds = False  # whether to leave the ranks' output in their pipes
         self._outlives: WithoutLauncher | None = None  # if this agent may outlive its launcher
@@ -97,6 +100,9 @@ class Agent:
                 key.data()
             self._ask_to_drain()  # before it says that ranks have ended, on the same SIGTERM
             self._reap()
+            if time.monotonic() >= self._silence_deadline():
+                self._tell_all(self._silence.farewell())
+                self._terminate()
             if self._outlives:
                 self._let_go_of_waiting(self._outlives)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -202,6 +208,7 @@ class Agent:
             os.dup2(fd, own, inheritable=False)
             os.close(fd)
         self._stream.forget_received()
+        self._silence.hears()
         self._stream.write(protocol.MAGIC)
         self._outlives.begin_again(self._stream.send)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
@@ -210,8 +217,7 @@ class Agent:
         """Ends ranks that have waited too long for another launcher."""
         now = time.monotonic()
         if outlives.is_over(now):
-            for rank in self._ranks.values():
-                self._tell(rank.rank, outlives.farewell())
+            self._tell_all(outlives.farewell())
             self._terminate()
         for number in outlives.abandoned(now):
             self._tell(number, outlives.farewell())
@@ -224,7 +230,12 @@ class Agent:
                 for descendant in [*processes.descendants(process), process]:
                     processes.kill(descendant, signal.SIGKILL)
 
+    def _silence_deadline(self) -> float:
+        is_known = self._kill_at is not None or (self._outlives and self._outlives.is_alone)
+        return NEVER if is_known else self._silence.deadline()
+
     def _read_commands(self) -> None:
+        self._silence.hears()
         try:
             for command, argument in self._stream.commands():
                 self._obey(command, argument)
@@ -259,6 +270,10 @@ class Agent:
             self._terminate()
             if command == protocol.KILL_ALL:
                 self._kill_at = time.monotonic()
+
+    def _tell_all(self, message: bytes) -> None:
+        for rank in self._ranks.values():
+            self._tell(rank.rank, message)
 
     def _tell(self, number: int, message: bytes) -> None:
         if self._outlives:
@@ -376,9 +391,11 @@ class Agent:
         else:
             deadline = self._drain_request.deadline()
             moments = [] if deadline is None else [deadline]
-        if self._outlives and (moment := self._outlives.next_deadline()) != NEVER:
-            moments.append(moment)
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+        moments.append(self._silence_deadline())
+        if self._outlives:
+            moments.append(self._outlives.next_deadline())
+        soonest = min(moments)
+        return None if soonest == NEVER else max(0.0, soonest - time.monotonic())
 
 
 def main() -> None:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perseus.elastic.agent_report import WorkerReport
+from perseus.elastic.change_news import ChangeNews
 from perseus.elastic.forming import NEVER, RESET_LIMIT, Forming
-from perseus.elastic.host_table import Change, HostTable
+from perseus.elastic.host_table import HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.owner import NextWorld, Owner
 from perseus.elastic.roll_call import RollCall
@@ -57,19 +58,18 @@ class Driver:
         self._clock = clock
         self.table = table or HostTable(options.cooldown_range)
         self.workers = Workers()
-        self.change = 0  # the number of the last change that workers were told of
         self.is_over = False
         self._hosts_change = hosts_change
         gets_slots = hosts_change or options.cooldown_range is not None
         self._forming = Forming(
             options, size, owner, self.workers, self.table, clock, gets_slots, self._kill, self._end
         )
+        self._news = ChangeNews(owner, self.workers, self._forming)
         self._roll_call = RollCall(patience, clock, owner.ask)
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
         self._have_functions = False  # whether a worker has begun one, so that all are to
         self._starts_none = False  # since the job is drained as a whole
-        self._announced: set[int] = set()  # the workers of whom the members were told
 
     @property
     def meeting(self) -> int:
@@ -86,11 +86,11 @@ class Driver:
         return {
             "meeting": self.meeting,
             "resets": self._forming.resets,
-            "change": self.change,
+            "change": self._news.number,
             "has_finished": self._has_finished,
             "have_functions": self._have_functions,
             "starts_none": self._starts_none,
-            "announced": sorted(self._announced),
+            "announced": self._news.announced,
             "table": self.table.saved(),
             "workers": [
                 [
@@ -122,7 +122,8 @@ class Driver:
         meeting = max([saved["meeting"], *(report.meeting for report in reports.values())])
         # Workers may have entered a world that the driver before had no time to write down.
         self._forming.restore(meeting, saved["resets"] + (meeting > max(1, saved["meeting"])))
-        self.change = max([saved["change"], *(report.change for report in reports.values())])
+        change = max([saved["change"], *(report.change for report in reports.values())])
+        self._news.restore(change, saved["announced"])
         self._has_finished = saved["has_finished"] or any(
             worker.state is State.FINISHED for worker in self.workers
         )
@@ -130,7 +131,6 @@ class Driver:
             worker.is_in_function or worker.state is State.FINISHED for worker in self.workers
         )
         self._starts_none = saved["starts_none"]
-        self._announced = set(saved["announced"])
 
     # ---- What happens.
 
@@ -283,8 +283,8 @@ class Driver:
         else:
             self._let_go()
             self._start_workers()
-            self._notify()
-            self._forming.go_on(self.change)
+            self._news.tell()
+            self._forming.go_on(self._news.number)
         self._call_the_roll()
 
     def _call_the_roll(self) -> None:
@@ -324,7 +324,7 @@ class Driver:
             return self._end(None)
         self._forming.finished = sum(w.has_done_all for w in self.workers)
         if any(worker.state is State.WAITING for worker in alive):
-            self._forming.go_on(self.change)
+            self._forming.go_on(self._news.number)
         else:
             self._forming.deadline = NEVER
 
@@ -404,35 +404,6 @@ class Driver:
         starting = [self.workers.add(place) for place in places if place not in taken]
         if starting:
             self._owner.start(starting)
-
-    def _notify(self) -> None:
-        """Tells the members that some of them leave, or that others are to join."""
-        if self._forming.is_under_way:
-            return
-        members = [w for w in self.workers.alive() if self._is_in_world(w)]
-        change = Change.NO_UPDATE
-        if any(w.is_leaving and w.number not in self._announced for w in members):
-            change |= Change.REMOVED
-        if any(w.number not in self._announced for w in self._joiners()):
-            change |= Change.ADDED
-        if change is Change.NO_UPDATE:
-            return
-        self._announced |= {w.number for w in members if w.is_leaving}
-        self._announced |= {w.number for w in self._joiners()}
-        self.change += 1
-        for member in members:
-            self._owner.notify(member, self.change, change)
-
-    def _is_in_world(self, worker: Worker) -> bool:
-        """Returns whether a worker trains in the current world, and not in one before it."""
-        return worker.state is State.MEMBER and worker.meeting == self.meeting
-
-    def _joiners(self) -> list[Worker]:
-        """Returns the workers that the members are to be interrupted for."""
-        states = [State.WAITING]
-        if self._forming.awaits_starting:
-            states.append(State.STARTING)
-        return [worker for worker in self.workers.of_state(*states) if not worker.is_old]
 
     def _kill(self, worker: Worker, why: str) -> None:
         worker.is_leaving = True

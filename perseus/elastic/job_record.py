@@ -178,8 +178,12 @@ class JobRecord:
         """Removes the folder, unless an agent has not ended; then `--end` can still reach it."""
         with contextlib.suppress(OSError):
             if not job_folder.living_agents(self._folder):
-                job_folder.remove_job_folder(self._folder, self._path)
+                self.remove()
         self.leave()
+
+    def remove(self) -> None:
+        """Removes the folder, and the socket of a launcher that was killed."""
+        job_folder.remove_job_folder(self._folder, self._path)
 
     def leave(self) -> None:
         """Lets go of the job, which goes on without a launcher, or has no folder any more."""

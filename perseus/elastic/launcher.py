@@ -8,6 +8,7 @@ import queue
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from perseus.elastic import messages
@@ -33,7 +34,7 @@ from perseus.run.output import Output
 from perseus.run.received import Received
 from perseus.run.silence import SilenceWatch
 
-__all__ = ["ElasticLauncher"]
+__all__ = ["ElasticJob", "ElasticLauncher"]
 
 # Workers that the job has no place for have so long to end by themselves.
 _SECONDS_TO_LEAVE = 30.0
@@ -43,14 +44,21 @@ _LEAST_SILENCE = 10.0
 _SECONDS_UNTIL_AGENTS_KILL = 10.0
 
 
+@dataclass(frozen=True)
+class ElasticJob:
+    job: Job  # gets slots as workers are started; those that it has do not count
+    output: Output
+    options: ElasticOptions
+    size: int  # how many slots to wait for at first
+    source: HostSource
+    hosts: Sequence[Host]  # that the source has found first
+    places: TorchPlaces  # where ranks find those variables that torch.distributed reads
+
+
 class ElasticLauncher(Launcher):
     """Runs one elastic job. The ranks of the launcher's own words are the workers' numbers.
 
     Args:
-      job: gets slots as workers are started; those that it has do not count.
-      size: how many slots to wait for at first.
-      hosts: those that the source has found first.
-      places: where the ranks of each world find those variables that torch.distributed reads.
       record: is kept up to date for another launcher, in case this one is killed; None: then the
         ranks end with this launcher.
       interval: returns the seconds between two looks for hosts, and is asked each time.
@@ -58,27 +66,22 @@ class ElasticLauncher(Launcher):
 
     def __init__(
         self,
-        job: Job,
-        output: Output,
-        options: ElasticOptions,
-        size: int,
-        source: HostSource,
-        hosts: Sequence[Host],
-        places: TorchPlaces,
+        elastic: ElasticJob,
         record: JobRecord | None = None,
         interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
     ):
+        job, options, source = elastic.job, elastic.options, elastic.source
         self._slots: list[Slot] = []
         job.slots = self._slots  # before the launcher takes those that are there for running ranks
-        super().__init__(job, output)
+        super().__init__(job, elastic.output)
         self._options = options
         patience = peer_timeout({**os.environ, **job.environment})
         self._is_fixed = isinstance(source, FixedSource)
         self._driver = Driver(
-            options, size, self, patience=patience, hosts_change=not self._is_fixed
+            options, elastic.size, self, patience=patience, hosts_change=not self._is_fixed
         )
-        self._first_hosts = hosts
-        self._torch_places = places
+        self._first_hosts = elastic.hosts
+        self._torch_places = elastic.places
         # What torch.distributed reads in the ranks of the last world that was entered, or of the
         # first one before, by worker.
         self._entered: tuple[int, dict[int, dict[str, str]]] = (0, {})

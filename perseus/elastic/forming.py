@@ -169,6 +169,12 @@ class Forming:
             self.deadline = self._clock() + _SECONDS_TO_START
             return
         seconds = f"{self._clock() - self._since:.0f}"
+        if not self._workers:
+            slots = self._table.count_usable_slots()
+            return self._end(
+                f"after {seconds} s there are too few slots: {slots}; the job needs {self._size} "
+                "to begin"
+            )
         if not is_enough:
             slots = self._table.count_usable_slots()
             return self._end(

@@ -156,15 +156,15 @@ def default_blacklist_by(most: int | None, sources: Sequence[str | None]) -> Bla
 def notes_about_elastic(parsed: argparse.Namespace) -> list[str]:
     """Returns notes on flags that only have an effect in an elastic job."""
     if not _is_elastic(parsed):
-        why = (
-            "changes nothing without --host-discovery-script, --watch-hostfile, --min-np or "
-            "--max-np"
-        )
-        return [f"{flag} {why}" for flag in getattr(parsed, DEST)]
+        ways = "--host-discovery-script, --watch-hostfile, --min-np or --max-np"
+        given = [flag for flag in getattr(parsed, DEST) if flag != "--slots-per-host"]
+        notes = [f"{flag} changes nothing without {ways}" for flag in given]
+    else:
+        notes = []
     if parsed.slots_per_host and not (parsed.discovery_script or parsed.watched_hostfile):
-        why = "changes nothing without --host-discovery-script or --watch-hostfile"
-        return [f"--slots-per-host {why}"]
-    return []
+        ways = "--host-discovery-script or --watch-hostfile"
+        notes.append(f"--slots-per-host changes nothing without {ways}")
+    return notes
 
 
 def elastic_timeout(given: int | None, environment: Mapping[str, str] = os.environ) -> int:
@@ -235,7 +235,11 @@ def _check_order(
 def _fault_of_script(script: str) -> str | None:
     """Returns why a discovery script cannot be run, as far as that shows before it is run."""
     if os.path.isfile(script):
-        return None if os.access(script, os.X_OK) else "it must be executable: chmod +x"
+        if not os.access(script, os.X_OK):
+            return "it must be executable: chmod +x"
+        return _fault_of_interpreter(script)
+    if os.path.isdir(script):
+        return "it must be a program, and not a folder"
     if not script.strip():
         return "it must be a program, or a command of the shell"
     try:
@@ -246,6 +250,22 @@ def _fault_of_script(script: str) -> str | None:
     if (rest and "/" not in first) or shlex.quote(first) != first or "=" in first:
         return None
     return None if shutil.which(first) else f"there is no program {first}"
+
+
+def _fault_of_interpreter(script: str) -> str | None:
+    """Returns what is amiss with the program that a script's first line names, if it names one.
+
+    The shell would say that the script itself is not there.
+    """
+    try:
+        with open(script, "rb") as file:
+            line = file.readline(4096)
+    except OSError:  # it may be run, but not read
+        return None
+    named = line[2:].split() if line.startswith(b"#!") else []
+    if not named or os.access(named[0], os.X_OK):
+        return None
+    return f"its first line names {os.fsdecode(named[0])}, which cannot be run"
 
 
 def host_source(

@@ -34,11 +34,16 @@ def asked(arguments: str, **environment: str) -> ElasticOptions | None:
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ./discover, which is executable, ./text, which is not, and ./hosts."""
+    """A folder with ./discover, which is executable, ./text, which is not, and ./hosts.
+
+    Nobody can run ./lost.
+    """
     monkeypatch.chdir(tmp_path)
     for name, mode in (("discover", 0o755), ("text", 0o644), ("hosts", 0o644)):
         Path(name).write_text("#!/bin/sh\necho a:1\n" if name != "hosts" else "a:1\n")
         Path(name).chmod(mode)
+    Path("lost").write_text("#!/no/such/sh -e\n")
+    Path("lost").chmod(0o755)
     return tmp_path
 
 
@@ -149,6 +154,11 @@ def test_a_malformed_variable_is_refused(value: str) -> None:
         ),
         ("-np 1 --host-discovery-script ./none", "is './none'; there is no program ./none"),
         ("-np 1 --host-discovery-script ./text", "is './text'; it must be executable"),
+        (
+            "-np 1 --host-discovery-script ./lost",
+            "is './lost'; its first line names /no/such/sh, w",
+        ),
+        ("-np 1 --host-discovery-script .", "is '.'; it must be a program, and not a folder"),
         ("-np 1 --host-discovery-script no-such", "is 'no-such'; there is no program no-such"),
         ("-np 1 --host-discovery-script=", "is ''; it must be a program"),
         ("-np 1 --host-discovery-script '", "it must be a program, or a command of the shell: "),

@@ -298,7 +298,6 @@ class Rendezvous:
       secret: the job's, in hexadecimal digits.
       address: what to listen on; "" for every interface.
       port: 0 for any free port.
-      least: how many survivors go on without ranks that do not arrive in time.
       hosts: the host of each rank, for error messages.
     """
 
@@ -308,7 +307,6 @@ class Rendezvous:
         secret: str,
         address: str = "",
         port: int = 0,
-        least: int = 1,
         hosts: Sequence[str] = (),
     ) -> None: ...
     @property
@@ -327,12 +325,8 @@ class Rendezvous:
     def note_ended(self, rank: int, how: str = "") -> None:
         """Notes that the process of this launched rank has ended.
 
-        Survivors meet without it, and ranks that wait for it are told. `how` is for messages, such
-        as "exited with code 1".
+        Ranks that wait for it are told. `how` is for messages, such as "exited with code 1".
         """
-
-    def left_out(self) -> list[int]:
-        """Returns the launched ranks that survivors have gone on without."""
 
     def has_met(self, world: str, ranks: Sequence[int]) -> bool:
         """Returns whether these launched ranks have met, in this order, in a world of this name.

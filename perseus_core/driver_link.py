@@ -12,19 +12,29 @@ import json
 import os
 import queue
 import socket
+import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from perseus_core import _engine
-from perseus_core.errors import AbortedError, HorovodInternalError
+from perseus_core.driver_messages import (
+    Abandoned,
+    Change,
+    Ending,
+    Question,
+    Refusal,
+    World,
+    parse,
+)
+from perseus_core.errors import AbortedError, HorovodInternalError, UnreachableError
 from perseus_core.leave_on_signal import LeaveOnSignal
 
 __all__ = [
     "AbandonedError",
     "Change",
     "DriverLink",
+    "DriverLostError",
     "RemovedError",
     "World",
     "drain",
@@ -39,6 +49,7 @@ _INODE = "PERSEUS_DRIVER_INODE"
 _JOIN = "PERSEUS_ELASTIC_JOIN"
 
 _LONGEST = 1 << 20  # bytes of a message
+_LAUNCHER_ENDED = "the job's launcher has ended"
 # So often a thread that waits looks for signals.
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -64,26 +75,11 @@ class AbandonedError(SystemExit):
     """
 
 
-@dataclass(frozen=True)
-class World:
-    """A world that this process is to be in."""
+class DriverLostError(AbortedError):
+    """This process hears nothing from the driver any more, so it gets into no other world.
 
-    worker: int  # the number of this process among all that the job has ever started
-    meeting: int  # counts the worlds, from 1
-    workers: list[int]  # in the order of their ranks
-    started: int  # how many processes the job has ever started
-    change: int  # the number of the last change that this world takes into account
-    rendezvous: str  # where its ranks meet: host and port
-    environment: dict[str, str]  # where torch.distributed finds its ranks, once they are in it
-
-
-@dataclass(frozen=True)
-class Change:
-    """The next world is going to be another one."""
-
-    number: int
-    what: int  # 1: ranks leave; 2: ranks join; 3: both
-    moment: float  # seconds of the Unix epoch
+    To call init once more does not help. hvd.elastic.run raises it.
+    """
 
 
 Listener = Callable[[Change], object]
@@ -98,7 +94,7 @@ class DriverLink:
         # The answer to the last question; a question that is not answered yet is not asked again.
         self._is_asking = False
         self._answer: World | RemovedError | None = None
-        self._is_cut_off = False
+        self._lost_because = ""  # why the driver is not heard any more, if it is not
         self._farewell: AbandonedError | None = None  # ends all waits, whenever it comes
         # Wakes up whoever waits for one of these.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -113,7 +109,7 @@ class DriverLink:
         self.leave_on_signal = LeaveOnSignal(self._ask_to_leave)
         threading.Thread(target=self._read, name="perseus driver link", daemon=True).start()
 
-    def next_world(self, failure: str = "") -> World:
+    def next_world(self, failure: HorovodInternalError | None = None) -> World:
         """Returns the world that this process is to be in now; waits until all have come.
 
         Args:
@@ -122,19 +118,26 @@ class DriverLink:
         If a signal's handler raises, the next call waits for the same answer.
 
         Raises RemovedError if the job has no place for this process; AbandonedError if there has
-        been no driver for too long; AbortedError if the driver, and this process's agent, have
-        ended.
+        been no driver for too long; DriverLostError if the driver, and this process's agent, have
+        ended, or if the driver has said what makes no sense.
         """
         if not self._is_asking:
             self._answer = None
-            self._tell(says="ready", failure=failure, commits=self.commits)
+            self._tell(
+                says="ready",
+                failure="" if failure is None else str(failure),
+                is_out_of_reach=isinstance(failure, UnreachableError),
+                commits=self.commits,
+            )
             self._is_asking = True
-        while (answer := self._answer or self._farewell) is None and not self._is_cut_off:
+        while (answer := self._answer or self._farewell) is None and not self._lost_because:
             # With a time-out, so that handlers of signals run meanwhile.
             with contextlib.suppress(queue.Empty):
                 self._wakeups.get(timeout=_SECONDS_BETWEEN_LOOKS)
         if answer is None:
-            raise AbortedError("the job's launcher has ended, so no ranks can meet again")
+            raise DriverLostError(
+                f"{self._lost_because}, so this rank cannot meet the others again"
+            )
         self._is_asking = False
         if isinstance(answer, SystemExit):
             raise answer
@@ -196,44 +199,55 @@ class DriverLink:
         try:
             self._socket.send(json.dumps(said).encode())
         except OSError:
-            self._cut_off()
+            self._lose_driver(_LAUNCHER_ENDED)
 
     def _take_answer(self, answer: World | RemovedError) -> None:
         self._answer = answer
         self._wakeups.put(None)
 
-    def _cut_off(self) -> None:
-        self._is_cut_off = True
+    def _lose_driver(self, why: str) -> None:
+        self._lost_because = self._lost_because or why
         self._wakeups.put(None)
 
     def _read(self) -> None:
-        while True:
-            try:
-                message = self._socket.recv(_LONGEST)
-            except OSError:
-                message = b""
-            if not message:
-                self._cut_off()
-                self.leave_on_signal.job_ends()
-                return
-            said = json.loads(message)
-            kind = said.pop("says")
-            if kind == "world":
-                self._take_answer(World(**said))
-            elif kind == "refusal":
-                self._take_answer(RemovedError(said["why"]))
-            elif kind == "abandoned":
-                self._farewell = AbandonedError(said["why"])
+        """Runs in a thread. However it ends, whoever waits for the driver hears why."""
+        why = _LAUNCHER_ENDED
+        try:
+            while message := self._receive():
+                self._take(message)
+        except ValueError as error:
+            why = str(error)
+        except BaseException as error:
+            why = f"the thread that hears the job's driver has failed ({error!r})"
+            raise
+        finally:
+            self._lose_driver(why)
+            self.leave_on_signal.job_ends()
+
+    def _receive(self) -> bytes:
+        try:
+            return self._socket.recv(_LONGEST)
+        except OSError:
+            return b""
+
+    def _take(self, message: bytes) -> None:
+        match parse(message):
+            case World() as world:
+                self._take_answer(world)
+            case Refusal(why):
+                self._take_answer(RemovedError(why))
+            case Abandoned(why):
+                self._farewell = AbandonedError(why)
                 self._wakeups.put(None)
-            elif kind == "change":
-                self._take(Change(said["number"], said["change"], said["moment"]))
-            elif kind == "are you there":
+            case Change() as change:
+                self._take_change(change)
+            case Question():
                 with contextlib.suppress(OSError):
                     self._socket.send(json.dumps({"says": "here"}).encode())
-            elif kind == "ending":
+            case Ending():
                 self.leave_on_signal.job_ends()
 
-    def _take(self, change: Change) -> None:
+    def _take_change(self, change: Change) -> None:
         with self._lock:
             self._latest = max(self._latest, change.number)
             listeners = list(self._listeners)
@@ -241,7 +255,11 @@ class DriverLink:
                 self._changes.append(change)
         _announce(change.number)
         for listener in listeners:
-            listener(change)
+            try:
+                listener(change)
+            except Exception:  # the program's, perhaps; what the driver says is still heard
+                what = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(what))
 
 
 _link: DriverLink | None = None

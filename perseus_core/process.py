@@ -156,7 +156,7 @@ def _join_next_world(driver: driver_link.DriverLink, asked: list[int] | None) ->
             f"init was given ranks {asked}; it must have none in an elastic job, whose driver "
             "decides who is in a world"
         )
-    failure = ""
+    failure: HorovodInternalError | None = None
     while True:
         world = driver.next_world(failure)
         secret = os.environ["PERSEUS_SECRET"]
@@ -164,7 +164,7 @@ def _join_next_world(driver: driver_link.DriverLink, asked: list[int] | None) ->
         try:
             _engine.init(world.workers, None, place)
         except HorovodInternalError as error:
-            failure = str(error)  # one of them has ended meanwhile; the driver knows better
+            failure = error  # one of them has ended meanwhile; the driver knows better
             continue
         return driver.has_joined()
 

@@ -196,11 +196,9 @@ void set_gpu_fields(Settings& settings) {
 
 // A job that can go on without a rank does not wait for one for ever.
 void set_stall_default(const std::function<const char*(const char*)>& get, Settings& settings) {
-  const char* survivors = get("PERSEUS_SURVIVORS");
-  const bool is_elastic = get("PERSEUS_DRIVER_FD") != nullptr;
-  if (!is_elastic && (survivors == nullptr || trimmed(survivors) != "1")) return;
+  if (get("PERSEUS_DRIVER_FD") == nullptr) return;
   if (settings.is_given("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS")) return;
-  settings.stall_shutdown_time = std::max(kStallShutdownTimeOfSurvivors, settings.stall_check_time);
+  settings.stall_shutdown_time = std::max(kElasticStallShutdownTime, settings.stall_check_time);
 }
 
 // A stall must not end a job before the report that says why.

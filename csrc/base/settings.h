@@ -52,7 +52,7 @@ inline constexpr std::string_view kTunedSettings[] = {
 
 // The default of PERSEUS_STALL_SHUTDOWN_TIME_SECONDS in a job that goes on when ranks fail. It is
 // as long as PyTorch lets a collective of NCCL take.
-inline constexpr int64_t kStallShutdownTimeOfSurvivors = 600;
+inline constexpr int64_t kElasticStallShutdownTime = 600;
 
 // A setting that has a different default for tensors on GPUs, and that default.
 struct GpuDefault {

@@ -12,17 +12,27 @@ namespace perseus {
 namespace {
 
 // Variables that launchers set for a rank, and Ali-Perseus's switch for Kubernetes.
-constexpr const char* kEnvironmentNames[] = {"PERSEUS_RANK",         "PERSEUS_SIZE",
-                                             "PERSEUS_LOCAL_RANK",   "PERSEUS_LOCAL_SIZE",
-                                             "PERSEUS_CROSS_RANK",   "PERSEUS_CROSS_SIZE",
-                                             "PERSEUS_HOSTNAME",     "PERSEUS_RENDEZVOUS",
-                                             "PERSEUS_SECRET",       "PERSEUS_SURVIVORS",
-                                             "PERSEUS_NEWS_FD",      "PERSEUS_NEWS_INODE",
-                                             "PERSEUS_DRIVER_FD",    "PERSEUS_DRIVER_INODE",
-                                             "PERSEUS_ELASTIC_JOIN", "PERSEUS_ELASTIC_MEETING",
-                                             "PERSEUS_ELASTIC_SLOT", "PERSEUS_ELASTIC_DRAIN_SIGNAL",
-                                             "PERSEUS_MASTER_ADDR",  "PERSEUS_MASTER_PORT",
-                                             "PERSEUS_RANK_HELD_BY", "PERSEUS_WITH_K8S"};
+constexpr const char* kEnvironmentNames[] = {"PERSEUS_RANK",
+                                             "PERSEUS_SIZE",
+                                             "PERSEUS_LOCAL_RANK",
+                                             "PERSEUS_LOCAL_SIZE",
+                                             "PERSEUS_CROSS_RANK",
+                                             "PERSEUS_CROSS_SIZE",
+                                             "PERSEUS_HOSTNAME",
+                                             "PERSEUS_RENDEZVOUS",
+                                             "PERSEUS_SECRET",
+                                             "PERSEUS_NEWS_FD",
+                                             "PERSEUS_NEWS_INODE",
+                                             "PERSEUS_DRIVER_FD",
+                                             "PERSEUS_DRIVER_INODE",
+                                             "PERSEUS_ELASTIC_JOIN",
+                                             "PERSEUS_ELASTIC_MEETING",
+                                             "PERSEUS_ELASTIC_SLOT",
+                                             "PERSEUS_ELASTIC_DRAIN_SIGNAL",
+                                             "PERSEUS_MASTER_ADDR",
+                                             "PERSEUS_MASTER_PORT",
+                                             "PERSEUS_RANK_HELD_BY",
+                                             "PERSEUS_WITH_K8S"};
 
 // Variables of Horovod's that mean something else than the settings whose names are like them: they
 // are for launchers, or for its build.

@@ -37,8 +37,7 @@ class Bootstrap {
 // Chooses a bootstrap by what the program has told, or else by the environment, in which the
 // innermost launcher counts (launchers.h): perseusrun, MPI if there is an MPI library, torchrun, or
 // srun without MPI. Without a launcher it is a world of one. If the world is restricted to some of
-// the launched ranks, the others get a world of one. If the launcher lets the job go on without
-// ranks that have failed (PERSEUS_SURVIVORS), all ranks are those that have not ended.
+// the launched ranks, the others get a world of one.
 Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
                                                   const WorldRequest& request);
 

@@ -99,11 +99,6 @@ Result<LaunchEnvironment> read_perseus(const Variables& variables, const Claim& 
   out.rendezvous = {std::move(where).value()};
   if (!variables.is_set("PERSEUS_SECRET")) return missing("PERSEUS_SECRET", because);
   PERSEUS_RETURN_IF_ERROR(read_secret(variables, out.secret));
-  if (variables.is_set("PERSEUS_SURVIVORS")) {
-    Result<int> survivors = read_int(variables, "PERSEUS_SURVIVORS", 0, 1);
-    if (!survivors.is_ok()) return survivors.status();
-    out.survivors = survivors.value() == 1;
-  }
   return out;
 }
 

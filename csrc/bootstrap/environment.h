@@ -38,8 +38,6 @@ struct LaunchEnvironment {
   bool needs_local_secret = false;
   // Nobody has said at which port rank 0 serves, so it may take any that it can tell the others.
   bool any_port = false;
-  // The launcher lets the other ranks go on when a process fails; they then meet without it.
-  bool survivors = false;
   // Rank 0 serves the rendezvous, not the launcher.
   bool rank_0_serves = false;
   bool is_numbered = false;  // the launcher counts the meetings, and not this process

@@ -154,7 +154,6 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment lau
   options.rank = place.value();
   options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());
   options.ranks = ranks;
-  options.survivors = launch.survivors && ranks.empty();
   options.rank_0_serves = launch.rank_0_serves;
   options.is_numbered = launch.is_numbered;
   options.generation = generation;

@@ -91,7 +91,6 @@ Hello hello_of(const RendezvousBootstrap::Options& options, std::string called) 
   hello.rank = static_cast<uint32_t>(options.rank);
   hello.size = static_cast<uint32_t>(options.size);
   hello.ranks.assign(options.ranks.begin(), options.ranks.end());
-  hello.survivors = options.survivors;
   hello.is_numbered = options.is_numbered;
   return hello;
 }
@@ -204,13 +203,8 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
       Result<ProvenSocket> found = connect_and_authenticate(server, options, deadline, attempt);
       if (found.is_ok()) {
         options.servers = {HostPort(server)};
-        std::unique_ptr<RendezvousBootstrap> bootstrap(new RendezvousBootstrap(
+        return std::unique_ptr<Bootstrap>(new RendezvousBootstrap(
             options, std::move(found.value().socket), found.value().session));
-        if (options.survivors) {
-          const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-          PERSEUS_RETURN_IF_ERROR(bootstrap->find_survivors(left));
-        }
-        return std::unique_ptr<Bootstrap>(std::move(bootstrap));
       }
       if (is_interrupted()) return interrupted_status();
       const Status& status = found.status();
@@ -243,18 +237,6 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
     pause = std::min(pause * 2, kSlowestRetry);
     patience = std::min(patience * 2, kHandshakeTime);
   }
-}
-
-Status RendezvousBootstrap::find_survivors(std::chrono::milliseconds time_out) {
-  const Result<std::vector<std::string>> here = all_gather("here", time_out);
-  if (!here.is_ok()) return here.status();
-  for (int launched = 0; launched < options_.size; ++launched) {
-    if (!here.value()[launched].empty()) options_.ranks.push_back(launched);
-  }
-  const auto own = std::ranges::find(options_.ranks, options_.rank);
-  options_.rank = static_cast<int>(own - options_.ranks.begin());
-  options_.size = static_cast<int>(options_.ranks.size());
-  return Status::ok();
 }
 
 Result<std::vector<std::string>> RendezvousBootstrap::all_gather(

@@ -28,9 +28,6 @@ class RendezvousBootstrap : public Bootstrap {
     int size = 1;  // of the world
     // The launched ranks that form the world, in rank order; empty: all.
     std::vector<int> ranks;
-    // The world is of those of all launched ranks that have not ended. `rank` and `size` are then
-    // as launched, and change once the survivors are known.
-    bool survivors = false;
     // Otherwise the launcher does. For error texts.
     bool rank_0_serves = false;
     bool is_numbered = false;  // the launcher has chosen the generation
@@ -56,9 +53,6 @@ class RendezvousBootstrap : public Bootstrap {
  private:
   RendezvousBootstrap(const Options& options, Socket socket, const Session& session)
       : options_(options), socket_(std::move(socket)), session_(session) {}
-
-  // Makes the world that of the ranks that have come.
-  Status find_survivors(std::chrono::milliseconds time_out);
 
   Options options_;
   Socket socket_;

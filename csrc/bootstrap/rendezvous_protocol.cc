@@ -89,9 +89,6 @@ Session make_session(std::string_view secret, std::string_view server_challenge,
   return Session(secret, transcript, mine);
 }
 
-// The flags of a hello.
-constexpr uint32_t kSurvivors = 1, kNumbered = 2;
-
 std::string encode(const Hello& hello) {
   std::string out = hello.challenge + hello.caller;
   out.resize(kChallengeBytes + kCallerBytes);
@@ -100,7 +97,7 @@ std::string encode(const Hello& hello) {
   put_u32(out, hello.generation);
   put_u32(out, hello.rank);
   put_u32(out, hello.size);
-  put_u32(out, (hello.survivors ? kSurvivors : 0) | (hello.is_numbered ? kNumbered : 0));
+  put_u32(out, hello.is_numbered ? 1 : 0);
   put_u32(out, static_cast<uint32_t>(hello.ranks.size()));
   for (const uint32_t rank : hello.ranks) put_u32(out, rank);
   return out;
@@ -116,10 +113,9 @@ bool decode(std::string_view body, Hello& hello) {
   hello.generation = reader.u32();
   hello.rank = reader.u32();
   hello.size = reader.u32();
-  const uint32_t flags = reader.u32();
-  if (flags > (kSurvivors | kNumbered)) return false;
-  hello.survivors = (flags & kSurvivors) != 0;
-  hello.is_numbered = (flags & kNumbered) != 0;
+  const uint32_t is_numbered = reader.u32();
+  if (is_numbered > 1) return false;
+  hello.is_numbered = is_numbered == 1;
   const uint32_t count = reader.u32();
   if (!reader.good || reader.rest.size() != size_t{4} * count) return false;
   hello.ranks.clear();

@@ -12,11 +12,6 @@
 //   server  Gathered   the contributions of all ranks, in rank order; or
 //           Failure    the same for every rank of the world that is still there
 //
-// A world of survivors has an additional first round that finds out which ranks survive. Each sends
-// a contribution; once all other ranks are known to have ended, the server answers with the
-// contributions by launched rank, empty for those that have ended. From then on the world consists
-// of the ranks that have come.
-//
 // The greeting has a fixed size. Everything else is a frame: a length in four bytes (integers are
 // little-endian), then that many bytes. Both ends limit the length that they accept. After the
 // hello, each frame ends with its tag in a session whose keys come from the secret, the greeting
@@ -34,7 +29,7 @@
 
 namespace perseus::rendezvous {
 
-inline constexpr std::string_view kMagic = "PERSRDV4";
+inline constexpr std::string_view kMagic = "PERSRDV5";
 inline constexpr size_t kChallengeBytes = 32;
 inline constexpr size_t kGreetingBytes = kMagic.size() + kChallengeBytes;
 inline constexpr size_t kCallerBytes = 16;
@@ -55,8 +50,6 @@ struct Hello {
   uint32_t size = 0;  // of the world
   // The launched ranks that form the world, in rank order; empty: all.
   std::vector<uint32_t> ranks;
-  // The world is of those of all ranks that have not ended.
-  bool survivors = false;
   bool is_numbered = false;  // the launcher has chosen the generation
 };
 

@@ -90,7 +90,7 @@ class RendezvousServer::Service final : private FdHandler, private ConnectionOwn
 
   uint16_t port() const { return port_; }
 
-  // Any thread, as are the next four.
+  // Any thread, as are the next three.
   void add(Socket listener) {
     // A function that is posted must be copyable.
     auto shared = std::make_shared<Socket>(std::move(listener));
@@ -100,7 +100,6 @@ class RendezvousServer::Service final : private FdHandler, private ConnectionOwn
     });
   }
 
-  std::vector<int> left_out() const { return worlds_.left_out(); }
   const MetWorlds& met() const { return met_; }
 
   void add_rank(std::string host) {
@@ -189,23 +188,17 @@ void RendezvousServer::Service::warn(const std::string& text) {
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
     const std::vector<std::string>& addresses, uint16_t port, int size, const std::string& secret,
-    int least, std::vector<std::string> hosts) {
-  auto server = listen(addresses, port, size, secret, least, std::move(hosts));
+    std::vector<std::string> hosts) {
+  auto server = listen(addresses, port, size, secret, std::move(hosts));
   if (server.is_ok()) PERSEUS_RETURN_IF_ERROR(server.value()->service_->start_thread());
   return server;
 }
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::listen(
     const std::vector<std::string>& addresses, uint16_t port, int size, const std::string& secret,
-    int least, std::vector<std::string> hosts) {
+    std::vector<std::string> hosts) {
   if (size < 0) {
     return Status::invalid_argument("a rendezvous cannot have " + std::to_string(size) + " ranks");
-  }
-  // A job that begins without ranks gets them one by one.
-  if (least < 1 || (size > 0 && least > size)) {
-    return Status::invalid_argument("a job of " + std::to_string(size) +
-                                    " ranks cannot need at least " + std::to_string(least) +
-                                    " of them to go on");
   }
   if (!hosts.empty() && hosts.size() != static_cast<size_t>(size)) {
     return Status::invalid_argument("a rendezvous of " + std::to_string(size) +
@@ -214,7 +207,7 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::listen(
   if (secret.empty()) return Status::invalid_argument("a rendezvous needs a secret");
   Result<std::vector<Socket>> listeners = listen_at_all(addresses, port);
   if (!listeners.is_ok()) return listeners.status();
-  LaunchedRanks launched{static_cast<uint32_t>(least), std::move(hosts), {}};
+  LaunchedRanks launched{std::move(hosts), {}};
   auto service =
       std::make_unique<Service>(std::move(listeners).value(), size, secret, std::move(launched));
   PERSEUS_RETURN_IF_ERROR(service->listen());
@@ -236,8 +229,6 @@ Status RendezvousServer::also_listen(const std::vector<std::string>& addresses, 
   for (Socket& listener : listeners.value()) service_->add(std::move(listener));
   return Status::ok();
 }
-
-std::vector<int> RendezvousServer::left_out() const { return service_->left_out(); }
 
 bool RendezvousServer::has_met(const std::string& world, const std::vector<int>& ranks) const {
   return service_->met().has(world, ranks);

@@ -20,22 +20,21 @@ namespace perseus {
 class RendezvousServer {
  public:
   // Serves a job of `size` ranks on all of `addresses` (an empty string: every interface) at `port`
-  // (0: any free port). `secret` is the job's, as bytes. At least `least` survivors may go on
-  // without the other ranks. `hosts` are the ranks' hosts, for errors, or empty.
+  // (0: any free port). `secret` is the job's, as bytes. `hosts` are the ranks' hosts, for errors,
+  // or empty.
   static Result<std::unique_ptr<RendezvousServer>> start(const std::vector<std::string>& addresses,
                                                          uint16_t port, int size,
-                                                         const std::string& secret, int least = 1,
+                                                         const std::string& secret,
                                                          std::vector<std::string> hosts = {});
   static Result<std::unique_ptr<RendezvousServer>> start(const std::string& address, uint16_t port,
                                                          int size, const std::string& secret,
-                                                         int least = 1,
                                                          std::vector<std::string> hosts = {}) {
-    return start(std::vector{address}, port, size, secret, least, std::move(hosts));
+    return start(std::vector{address}, port, size, secret, std::move(hosts));
   }
   // Like start, but without a thread: what has come is served when run_once is called. For tests.
   static Result<std::unique_ptr<RendezvousServer>> listen(const std::vector<std::string>& addresses,
                                                           uint16_t port, int size,
-                                                          const std::string& secret, int least = 1,
+                                                          const std::string& secret,
                                                           std::vector<std::string> hosts = {});
   // Returns whether there was anything to do.
   bool run_once();
@@ -51,8 +50,6 @@ class RendezvousServer {
   // The process of this launched rank has ended, so no world waits for it any more. `how` goes into
   // errors: "exited with code 1".
   void note_ended(int rank, std::string how);
-  // The launched ranks that survivors have gone on without, since they did not come in time.
-  std::vector<int> left_out() const;
   // Returns whether these launched ranks have met here, in this order, and call their world this
   // (WorldKey::name), which nobody else can know.
   bool has_met(const std::string& world, const std::vector<int>& ranks) const;

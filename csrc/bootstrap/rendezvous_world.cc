@@ -19,11 +19,9 @@ std::string format_seconds(double seconds) {
 
 World::World(const Hello& first, const LaunchedRanks& launched, MetWorlds& met)
     : size_(first.size),
-      survivors_(first.survivors),
       ranks_(first.ranks),
       launched_(launched),
       met_(met),
-      is_included_(size_, true),
       members_(size_),
       callers_(size_),
       contributions_(size_) {}
@@ -34,7 +32,6 @@ Status World::join(const Hello& hello, Member* member) {
                                     std::to_string(hello.size) + " ranks, the others say " +
                                     std::to_string(size_) + "; start all with the same size");
   }
-  if (!is_included_[hello.rank]) return came_too_late(hello.rank);
   // Its answer may have been lost on the way, or held back.
   const bool is_same_process = hello.caller == callers_[hello.rank];
   if (Member* other = members_[hello.rank];
@@ -53,12 +50,6 @@ Status World::join(const Hello& hello, Member* member) {
 void World::leave(uint32_t rank, const std::string& how) {
   const std::string where = members_[rank]->where();
   members_[rank] = nullptr;
-  if (is_finding_survivors()) {
-    // It has ended, or will come again with the next generation. No rank depends on it yet.
-    if (contributions_[rank]) --contributed_;
-    contributions_[rank].reset();
-    return end_round_if_all_are_here();
-  }
   if (left_.is_ok()) {
     left_ = Status::aborted(name({rank}) + " (" + where + ") " + how);
   }
@@ -78,10 +69,6 @@ std::vector<uint32_t> World::members() const {
 }
 
 void World::contribute(uint32_t rank, Contribution contribution) {
-  if (!is_included_[rank]) {
-    members_[rank]->tell(encode_error(Answer::kFailed, came_too_late(rank)));
-    return;
-  }
   if (failure_.is_ok() && (contribution.round != round_ || contributions_[rank])) {
     fail(Status::internal(name({rank}) + " is in round " + std::to_string(contribution.round) +
                           " of the rendezvous, the others in " + std::to_string(round_)));
@@ -97,53 +84,32 @@ void World::contribute(uint32_t rank, Contribution contribution) {
   note_ended();
 }
 
-Status World::came_too_late(uint32_t rank) const {
-  return Status::aborted("the survivors have met without " + name({rank}) +
-                         ", which did not come in time");
-}
-
-bool World::is_accounted_for(uint32_t rank) const {
-  if (!is_included_[rank] || contributions_[rank]) return true;
-  return is_finding_survivors() && launched_.ended.contains(launched(rank));
-}
-
 void World::end_round_if_all_are_here() {
-  if (!is_waiting()) return;
-  for (uint32_t rank = 0; rank < size_; ++rank) {
-    if (!is_accounted_for(rank)) return;
-  }
-  end_round();
+  if (is_waiting() && contributed_ == size_) end_round();
 }
 
 void World::end_round() {
-  const bool was_finding_survivors = is_finding_survivors();
   std::vector<std::string> all;
   std::vector<int> here;
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    const bool is_here = contributions_[rank].has_value();
-    if (is_here) here.push_back(static_cast<int>(launched(rank)));
-    if (is_here || was_finding_survivors) {
-      all.push_back(std::exchange(contributions_[rank], std::nullopt).value_or(""));
-    }
-    is_included_[rank] = is_here;
+    here.push_back(static_cast<int>(launched(rank)));
+    all.push_back(*std::exchange(contributions_[rank], std::nullopt));
   }
   // Before the ranks hear of it, and tell the launcher.
-  if (!was_finding_survivors) met_.add(std::move(here), all);
+  met_.add(std::move(here), all);
   contributed_ = 0;
   ++round_;
   const std::string gathered = encode_gathered(all);
-  for (uint32_t rank = 0; rank < size_; ++rank) {
-    // A rank that comes too late is told when it contributes.
-    if (members_[rank] != nullptr && is_included_[rank]) members_[rank]->tell(gathered);
+  for (Member* member : members_) {
+    if (member != nullptr) member->tell(gathered);
   }
 }
 
 void World::note_ended() {
   if (!is_waiting()) return;
-  for (uint32_t rank = 0; rank < size_ && !is_finding_survivors(); ++rank) {
-    const bool is_missing = is_included_[rank] && members_[rank] == nullptr;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
     const auto ended = launched_.ended.find(launched(rank));
-    if (is_missing && ended != launched_.ended.end()) {
+    if (members_[rank] == nullptr && ended != launched_.ended.end()) {
       return fail(Status::aborted(name({rank}) + " " + ended->second +
                                   ", and the ranks cannot meet without it"));
     }
@@ -151,19 +117,11 @@ void World::note_ended() {
   end_round_if_all_are_here();
 }
 
-std::vector<uint32_t> World::time_out(double seconds) {
-  if (is_finding_survivors() && contributed_ >= launched_.least) {
-    std::vector<uint32_t> left_out;
-    for (uint32_t rank = 0; rank < size_; ++rank) {
-      if (!is_accounted_for(rank)) left_out.push_back(launched(rank));
-    }
-    end_round();
-    return left_out;
-  }
+void World::time_out(double seconds) {
   std::vector<uint32_t> absent;
   std::vector<uint32_t> silent;
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    if (!is_accounted_for(rank)) (members_[rank] ? silent : absent).push_back(rank);
+    if (!contributions_[rank]) (members_[rank] ? silent : absent).push_back(rank);
   }
   std::string text = "the " + std::to_string(size_) + " ranks did not all meet within " +
                      format_seconds(seconds) + ": ";
@@ -171,7 +129,6 @@ std::vector<uint32_t> World::time_out(double seconds) {
   if (!absent.empty() && !silent.empty()) text += "; ";
   if (!silent.empty()) text += name(silent) + " came and then fell silent";
   fail(Status::timed_out(text + "; raise PERSEUS_START_TIMEOUT if they were only slow to start"));
-  return {};
 }
 
 void World::fail(Status why) {

@@ -9,10 +9,6 @@ Status WorldTable::check(const Hello& hello) const {
   const std::string sizes = "rank " + std::to_string(hello.rank) + " of " +
                             std::to_string(hello.size) + " in a job of " + std::to_string(size_);
   const bool whole = hello.ranks.empty();
-  if (hello.survivors && !whole) {
-    return Status::invalid_argument(
-        "init was given a list of ranks; it must have none in a job that goes on when ranks fail");
-  }
   if (hello.rank >= hello.size ||
       (whole ? hello.size != size_ : hello.ranks.size() != hello.size)) {
     return Status::invalid_argument("the rendezvous has no place for " + sizes +
@@ -29,12 +25,11 @@ Status WorldTable::check(const Hello& hello) const {
 
 Status WorldTable::join(const Hello& hello, World::Member* member, Handle& world) {
   PERSEUS_RETURN_IF_ERROR(check(hello));
-  const Membership membership(hello.survivors, hello.ranks);
-  Key key(membership, hello.generation, 0);
+  Key key(hello.ranks, hello.generation, 0);
   if (!hello.is_numbered) {
-    TimedOut& before = timed_out_[membership];
+    TimedOut& before = timed_out_[hello.ranks];
     const uint32_t launched = hello.ranks.empty() ? hello.rank : hello.ranks[hello.rank];
-    key = Key(membership, hello.generation - before.by_rank[launched], before.meetings);
+    key = Key(hello.ranks, hello.generation - before.by_rank[launched], before.meetings);
   } else if (const auto failed = failed_.find(key); failed != failed_.end()) {
     return Status::aborted("the others have left this meeting: " + failed->second.message());
   }
@@ -65,14 +60,12 @@ void WorldTable::time_out(Handle world) {
   Entry& entry = world->second;
   entry.timer = 0;
   const std::chrono::duration<double> waited = Clock::now() - entry.began;
-  const std::vector<uint32_t> left_out = entry.world.time_out(waited.count());
+  entry.world.time_out(waited.count());
   if (!entry.world.has_met()) {
     TimedOut& timed_out = timed_out_[std::get<Membership>(world->first)];
     timed_out.meetings += 1;
     for (const uint32_t rank : entry.world.members()) timed_out.by_rank[rank] += 1;
   }
-  std::lock_guard lock(left_out_mutex_);
-  left_out_.insert(left_out.begin(), left_out.end());
 }
 
 void WorldTable::leave(Handle world, uint32_t rank, const std::string& how) {
@@ -97,11 +90,6 @@ void WorldTable::note_ended(uint32_t rank, std::string how) {
     entry.world.note_ended();
     update_timer(entry);
   }
-}
-
-std::vector<int> WorldTable::left_out() const {
-  std::lock_guard lock(left_out_mutex_);
-  return {left_out_.begin(), left_out_.end()};
 }
 
 }  // namespace perseus::rendezvous

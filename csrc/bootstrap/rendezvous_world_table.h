@@ -1,11 +1,9 @@
 // All worlds of one rendezvous server, with the timers that bound how long each waits for its
-// ranks. Server's thread, except where said.
+// ranks. Server's thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <mutex>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,8 +18,8 @@ namespace perseus::rendezvous {
 
 class WorldTable {
  private:
-  // Which ranks are to meet: the survivors or all, and the launched ranks (empty: all).
-  using Membership = std::pair<bool, std::vector<uint32_t>>;
+  // The launched ranks that are to meet; empty: all.
+  using Membership = std::vector<uint32_t>;
   // With that, which of their worlds: its generation, and how many meetings timed out before it.
   using Key = std::tuple<Membership, uint32_t, uint32_t>;
   struct Entry {
@@ -54,9 +52,6 @@ class WorldTable {
   void add_rank(std::string host);
   // The process of this launched rank has ended; `how` is for errors.
   void note_ended(uint32_t rank, std::string how);
-  // The launched ranks that survivors have gone on without, since they did not come in time. Any
-  // thread.
-  std::vector<int> left_out() const;
 
  private:
   Status check(const Hello& hello) const;
@@ -79,8 +74,6 @@ class WorldTable {
     std::map<uint32_t, uint32_t> by_rank;
   };
   std::map<Membership, TimedOut> timed_out_;
-  mutable std::mutex left_out_mutex_;
-  std::set<int> left_out_;  // launched ranks
 };
 
 }  // namespace perseus::rendezvous

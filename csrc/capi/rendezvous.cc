@@ -32,8 +32,7 @@ std::vector<std::string> addresses_in(const std::string& list) {
 extern "C" {
 
 perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
-                                          int32_t least, const char* secret,
-                                          const char* const* hosts,
+                                          const char* secret, const char* const* hosts,
                                           perseus_rendezvous_t** rendezvous) {
   if (port == nullptr || rendezvous == nullptr || *port < 0 || *port > UINT16_MAX || size < 0) {
     return to_c(
@@ -45,7 +44,7 @@ perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, in
   if (hosts != nullptr) named.assign(hosts, hosts + size);
   auto server = perseus::RendezvousServer::start(addresses_in(address == nullptr ? "" : address),
                                                  static_cast<uint16_t>(*port), size, bytes.value(),
-                                                 least, std::move(named));
+                                                 std::move(named));
   if (!server.is_ok()) return to_c(server.status());
   *port = server.value()->port();
   *rendezvous = new perseus_rendezvous{std::move(server).value()};
@@ -66,15 +65,6 @@ perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
   const bool is_said = how != nullptr && *how != '\0';
   rendezvous->server->note_ended(rank, is_said ? how : "has ended");
   return PERSEUS_OK;
-}
-
-int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
-                                    int32_t capacity) {
-  if (rendezvous == nullptr) return -1;
-  const std::vector<int> left_out = rendezvous->server->left_out();
-  const auto count = static_cast<int32_t>(left_out.size());
-  std::copy_n(left_out.begin(), std::min(count, capacity), ranks);
-  return count;
 }
 
 int32_t perseus_rendezvous_has_met(perseus_rendezvous_t* rendezvous, const char* world,

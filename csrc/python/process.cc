@@ -129,7 +129,7 @@ std::vector<perseus_process_set_t> process_sets() {
 class Rendezvous {
  public:
   Rendezvous(int32_t size, const std::string& secret, const std::string& address, int32_t port,
-             int32_t least, const std::vector<std::string>& hosts)
+             const std::vector<std::string>& hosts)
       : port_(port) {
     if (!hosts.empty() && hosts.size() != static_cast<size_t>(size)) {
       throw py::value_error("a rendezvous needs the host of each rank, or none");
@@ -137,7 +137,7 @@ class Rendezvous {
     std::vector<const char*> named;
     for (const std::string& host : hosts) named.push_back(host.c_str());
     blocking([&](Unlocked&) {
-      return perseus_rendezvous_start(address.c_str(), &port_, size, least, secret.c_str(),
+      return perseus_rendezvous_start(address.c_str(), &port_, size, secret.c_str(),
                                       named.empty() ? nullptr : named.data(), &rendezvous_);
     });
   }
@@ -153,12 +153,6 @@ class Rendezvous {
 
   void note_ended(int32_t rank, const std::string& how) {
     check(perseus_rendezvous_note_ended(rendezvous_, rank, how.c_str()));
-  }
-
-  std::vector<int32_t> left_out() const {
-    std::vector<int32_t> ranks(std::max(0, perseus_rendezvous_left_out(rendezvous_, nullptr, 0)));
-    perseus_rendezvous_left_out(rendezvous_, ranks.data(), static_cast<int32_t>(ranks.size()));
-    return ranks;
   }
 
   bool has_met(const std::string& world, const std::vector<int32_t>& ranks) const {
@@ -243,14 +237,13 @@ void bind_process(py::module_& module) {
   module.def("process_sets", &process_sets);
 
   py::class_<Rendezvous>(module, "Rendezvous")
-      .def(py::init<int32_t, const std::string&, const std::string&, int32_t, int32_t,
+      .def(py::init<int32_t, const std::string&, const std::string&, int32_t,
                     const std::vector<std::string>&>(),
            py::arg("size"), py::arg("secret"), py::arg("address") = "", py::arg("port") = 0,
-           py::arg("least") = 1, py::arg("hosts") = std::vector<std::string>{})
+           py::arg("hosts") = std::vector<std::string>{})
       .def_property_readonly("port", &Rendezvous::port)
       .def("add_rank", &Rendezvous::add_rank, py::arg("host") = "")
       .def("note_ended", &Rendezvous::note_ended, py::arg("rank"), py::arg("how") = "")
-      .def("left_out", &Rendezvous::left_out)
       .def("has_met", &Rendezvous::has_met, py::arg("world"), py::arg("ranks"))
       .def("stop", &Rendezvous::stop)
       .def("__enter__", [](py::object self) { return self; })

@@ -314,6 +314,8 @@ def _run(
                 state.join_progress()
             losses_left = max(1, _ranks())
             return func(state, *args, **kwargs)
+        except driver_link.DriverLostError:
+            raise
         except HorovodInternalError:
             if losses_left <= 0:
                 raise

@@ -11,6 +11,7 @@ from perseus.elastic.options import (
     ElasticOptions,
     Join,
     check,
+    default_blacklist_by,
     elastic_timeout,
 )
 
@@ -54,9 +55,11 @@ class ElasticArguments:
                     "host_discovery_script, min_num_proc or max_num_proc is given"
                 )
             return None
-        options = ElasticOptions(
-            **{"least": size, **given, "timeout": elastic_timeout(self.timeout)}
-        )
+        defaults = {
+            "least": size,
+            "blacklist_by": default_blacklist_by(self.most, [self.script]),
+        }
+        options = ElasticOptions(**{**defaults, **given, "timeout": elastic_timeout(self.timeout)})
         check(
             options,
             size=size,

@@ -81,7 +81,7 @@ class Discovery:
     Args:
       source: any exception that its `find` raises counts as a failure.
       on_hosts: is called in the thread with the first list of hosts, and with each that differs
-        from the one before. Its exceptions end the thread.
+        from the last that it has taken. If it raises, that look counts as failed.
       interval: seconds between two looks, or a function that is asked for them each time.
       log: gets a line for the user when the source fails for a new reason, or works again.
     """
@@ -136,22 +136,29 @@ class Discovery:
             try:
                 hosts = self._source.find()
             except Exception as error:
-                self._failed(error)
+                self._failed(error, "the source of hosts")
             else:
                 if self._stopped.is_set():
                     return
-                self._worked()
-                if hosts != last:
+                if hosts == last or self._is_taken(hosts):
                     last = list(hosts)
-                    self._on_hosts(list(hosts))
-                self._answer(hosts)
+                    self._worked()
+                    self._answer(hosts)
             self._stopped.wait(self._interval())
 
-    def _failed(self, error: Exception) -> None:
+    def _is_taken(self, hosts: list[Host]) -> bool:
+        try:
+            self._on_hosts(list(hosts))
+        except Exception as error:
+            self._failed(error, "who is to use the hosts")
+            return False
+        return True
+
+    def _failed(self, error: Exception, who: str) -> None:
         if not isinstance(error, DiscoveryError):
             text = str(error)
             kind = type(error).__name__
-            error = DiscoveryError(f"the source of hosts has raised {kind}{text and ': '}{text}")
+            error = DiscoveryError(f"{who} has raised {kind}{text and ': '}{text}")
         if not self._stopped.is_set() and str(error) not in self._failures:
             self._failures.add(str(error))
             if self._has_first.is_set():  # the first failure is raised by `first`

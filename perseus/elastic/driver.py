@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perseus.elastic.agent_report import WorkerReport
+from perseus.elastic.change_news import ChangeNews
 from perseus.elastic.forming import NEVER, RESET_LIMIT, Forming
-from perseus.elastic.host_table import Change, HostTable
+from perseus.elastic.host_table import HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.owner import NextWorld, Owner
 from perseus.elastic.roll_call import RollCall
@@ -38,6 +39,7 @@ class Driver:
     Args:
       size: how many slots the job waits for before it starts.
       patience: the seconds that a worker may take to say that it is there.
+      hosts_change: whether discovery may find others than those that it finds first.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Driver:
         table: HostTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         patience: float = NEVER,
+        hosts_change: bool = True,
     ) -> None:
         self._options = options
         self._size = size
@@ -55,17 +58,18 @@ class Driver:
         self._clock = clock
         self.table = table or HostTable(options.cooldown_range)
         self.workers = Workers()
-        self.change = 0  # the number of the last change that workers were told of
         self.is_over = False
+        self._hosts_change = hosts_change
+        gets_slots = hosts_change or options.cooldown_range is not None
         self._forming = Forming(
-            options, size, owner, self.workers, self.table, clock, self._kill, self._end
+            options, size, owner, self.workers, self.table, clock, gets_slots, self._kill, self._end
         )
+        self._news = ChangeNews(owner, self.workers, self._forming)
         self._roll_call = RollCall(patience, clock, owner.ask)
         # Whether a worker has done all of its work, so that the others are about to.
         self._has_finished = False
         self._have_functions = False  # whether a worker has begun one, so that all are to
         self._starts_none = False  # since the job is drained as a whole
-        self._announced: set[int] = set()  # the workers of whom the members were told
 
     @property
     def meeting(self) -> int:
@@ -82,14 +86,20 @@ class Driver:
         return {
             "meeting": self.meeting,
             "resets": self._forming.resets,
-            "change": self.change,
+            "change": self._news.number,
             "has_finished": self._has_finished,
             "have_functions": self._have_functions,
             "starts_none": self._starts_none,
-            "announced": sorted(self._announced),
+            "announced": self._news.announced,
             "table": self.table.saved(),
             "workers": [
-                [*worker.place, worker.is_alive, worker.is_leaving, worker.leave_by]
+                [
+                    *worker.place,
+                    worker.is_alive,
+                    worker.is_leaving,
+                    worker.leave_by,
+                    worker.has_done_all,
+                ]
                 for worker in self.workers
             ],
         }
@@ -100,8 +110,10 @@ class Driver:
         Call `hosts_found` then, and tell what has happened since.
         """
         self.table.restore(saved["table"])
-        for number, (host, slot, is_alive, is_leaving, leave_by) in enumerate(saved["workers"]):
+        for number, (host, slot, is_alive, *rest) in enumerate(saved["workers"]):
+            is_leaving, leave_by, has_done_all = rest
             worker = self.workers.add((host, slot))
+            worker.has_done_all = has_done_all
             if is_alive and number in reports:
                 worker.is_leaving, worker.leave_by = is_leaving, leave_by
                 reports[number].apply(worker)
@@ -110,7 +122,8 @@ class Driver:
         meeting = max([saved["meeting"], *(report.meeting for report in reports.values())])
         # Workers may have entered a world that the driver before had no time to write down.
         self._forming.restore(meeting, saved["resets"] + (meeting > max(1, saved["meeting"])))
-        self.change = max([saved["change"], *(report.change for report in reports.values())])
+        change = max([saved["change"], *(report.change for report in reports.values())])
+        self._news.restore(change, saved["announced"])
         self._has_finished = saved["has_finished"] or any(
             worker.state is State.FINISHED for worker in self.workers
         )
@@ -118,7 +131,6 @@ class Driver:
             worker.is_in_function or worker.state is State.FINISHED for worker in self.workers
         )
         self._starts_none = saved["starts_none"]
-        self._announced = set(saved["announced"])
 
     # ---- What happens.
 
@@ -127,11 +139,14 @@ class Driver:
         self.table.update(hosts)
         self._update()
 
-    def ready(self, number: int, failure: str = "", commits: int = 0) -> None:
+    def ready(
+        self, number: int, failure: str = "", commits: int = 0, *, is_out_of_reach: bool = False
+    ) -> None:
         """A worker is in init and asks for a world.
 
         Args:
           failure: why its last meeting has failed, if it has.
+          is_out_of_reach: whether that was because it could not reach the others.
           commits: how many its state has seen.
         """
         worker = self.workers[number]
@@ -139,7 +154,7 @@ class Driver:
             return
         self._forming.note_ready(worker, failure)
         worker.state = State.WAITING
-        worker.commits = commits
+        worker.commits, worker.is_out_of_reach = commits, is_out_of_reach
         self._update()
 
     def is_here(self, number: int) -> None:
@@ -178,7 +193,7 @@ class Driver:
             if how or too_early:
                 self._failed(worker, too_early)
             else:
-                self._has_finished = True
+                self._has_finished = worker.has_done_all = True
         self._forming.note_ended()
         self._update()
 
@@ -261,13 +276,15 @@ class Driver:
     def _update(self) -> None:
         if self.is_over:
             return
-        if self._has_finished:
+        if self._has_finished and (self._have_functions or self._hosts_change):
             self._finish()
+        elif self._has_finished:
+            self._run_to_the_end()
         else:
             self._let_go()
             self._start_workers()
-            self._notify()
-            self._forming.go_on(self.change)
+            self._news.tell()
+            self._forming.go_on(self._news.number)
         self._call_the_roll()
 
     def _call_the_roll(self) -> None:
@@ -283,11 +300,7 @@ class Driver:
         )
 
     def _finish(self) -> None:
-        """Ends the job when no member of the last world trains any more.
-
-        If there was no world, the program may need none: those that have been started run to their
-        ends.
-        """
+        """Ends the job when no member of the last world trains any more."""
         self._forming.deadline = NEVER  # it is for workers that are to meet
         for worker in self.workers.alive():
             if worker.state is State.STARTING and self.meeting > 0:
@@ -297,6 +310,23 @@ class Driver:
         still_run = (State.MEMBER, State.STARTING) if self.meeting == 0 else (State.MEMBER,)
         if not any(w.state in still_run for w in self.workers):
             self._end(None)
+
+    def _run_to_the_end(self) -> None:
+        """Ends a job on fixed hosts, without training functions, when all workers have ended.
+
+        One of them that has ended with code 0 tells nothing of the others. They may meet again, or
+        the program may need no world.
+        """
+        if too_few := self._forming.why_too_few():
+            return self._end(too_few)
+        alive = self.workers.alive()
+        if not alive:
+            return self._end(None)
+        self._forming.finished = sum(w.has_done_all for w in self.workers)
+        if any(worker.state is State.WAITING for worker in alive):
+            self._forming.go_on(self._news.number)
+        else:
+            self._forming.deadline = NEVER
 
     def _exits_too_early(self, worker: Worker) -> str | None:
         """Returns how a worker has failed that has exited with code 0; None if it has not."""
@@ -374,35 +404,6 @@ class Driver:
         starting = [self.workers.add(place) for place in places if place not in taken]
         if starting:
             self._owner.start(starting)
-
-    def _notify(self) -> None:
-        """Tells the members that some of them leave, or that others are to join."""
-        if self._forming.is_under_way:
-            return
-        members = [w for w in self.workers.alive() if self._is_in_world(w)]
-        change = Change.NO_UPDATE
-        if any(w.is_leaving and w.number not in self._announced for w in members):
-            change |= Change.REMOVED
-        if any(w.number not in self._announced for w in self._joiners()):
-            change |= Change.ADDED
-        if change is Change.NO_UPDATE:
-            return
-        self._announced |= {w.number for w in members if w.is_leaving}
-        self._announced |= {w.number for w in self._joiners()}
-        self.change += 1
-        for member in members:
-            self._owner.notify(member, self.change, change)
-
-    def _is_in_world(self, worker: Worker) -> bool:
-        """Returns whether a worker trains in the current world, and not in one before it."""
-        return worker.state is State.MEMBER and worker.meeting == self.meeting
-
-    def _joiners(self) -> list[Worker]:
-        """Returns the workers that the members are to be interrupted for."""
-        states = [State.WAITING]
-        if self._forming.awaits_starting:
-            states.append(State.STARTING)
-        return [worker for worker in self.workers.of_state(*states) if not worker.is_old]
 
     def _kill(self, worker: Worker, why: str) -> None:
         worker.is_leaving = True

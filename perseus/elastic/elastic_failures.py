@@ -27,7 +27,7 @@ class ElasticFailures(Failures):
         is_expected: Callable[[int], bool],
     ):
         super().__init__(job, output, lines, ending, kill)
-        self._outcomes = RankOutcomes(0, least=1)
+        self._outcomes = RankOutcomes(goes_on=True)
         self._is_expected = is_expected
 
     def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:

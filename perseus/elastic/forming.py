@@ -30,6 +30,7 @@ class Forming:
     Args:
       size: how many slots the job waits for before it starts.
       workers, table: the driver's, which keeps them up to date.
+      gets_slots: whether there may be slots again that there are not now.
       kill: kills a worker, for a reason.
       end: ends the job, for a reason.
     """
@@ -42,6 +43,7 @@ class Forming:
         workers: Workers,
         table: HostTable,
         clock: Callable[[], float],
+        gets_slots: bool,
         kill: Callable[[Worker, str], None],
         end: Callable[[str], None],
     ) -> None:
@@ -51,6 +53,7 @@ class Forming:
         self._workers = workers
         self._table = table
         self._clock = clock
+        self._gets_slots = gets_slots
         self._kill = kill
         self._end = end
         self.meeting = 0  # of the current world; 0 before the first
@@ -63,6 +66,7 @@ class Forming:
         self.resets = 0  # how many worlds have come after another
         self._failed_meetings = 0  # since a worker has ended or a world has worked
         self._last_failure = ""
+        self.finished = 0  # workers that count as there, although they do not meet any more
 
     def restore(self, meeting: int, resets: int) -> None:
         """Goes on after another launcher, whose last world is said to have had this number."""
@@ -74,6 +78,19 @@ class Forming:
     def awaits_starting(self) -> bool:
         """Returns whether the next world waits for workers that have not called init yet."""
         return self.meeting == 0 or self._options.join == "at_once"
+
+    @property
+    def least(self) -> int:
+        """Returns how many workers the next world needs."""
+        is_first = self.meeting == 0 and (self._gets_slots or not self._workers)
+        return max(1, (self._size if is_first else self._options.least) - self.finished)
+
+    def why_too_few(self) -> str:
+        """Returns why the job can never go on: it has too few slots, for ever; "" if it can."""
+        slots = self._table.count_usable_slots()
+        if self._gets_slots or not self._workers or slots >= self._options.least:
+            return ""
+        return f"too few ranks are left: {slots} of at least {self._options.least}"
 
     def note_ready(self, worker: Worker, failure: str) -> None:
         """A worker, in its state until now, asks for a world; its last meeting may have failed."""
@@ -100,6 +117,10 @@ class Forming:
             if self._trains_on():
                 return
             self._begin()
+        if too_few := self.why_too_few():
+            return self._end(too_few)
+        if waiting and self.deadline == NEVER:
+            self._begin()
         staying = self._workers.staying()
         if self._workers and not any(w.is_old or self.meeting == 0 for w in staying):
             if any(worker.leave_by is not None for worker in self._workers.alive()):
@@ -107,33 +128,58 @@ class Forming:
             return self._end(_NOBODY_LEFT if self.meeting else "all workers have failed")
         most = _MOST_FAILED_MEETINGS * len(staying)
         if self._failed_meetings and self._failed_meetings >= most:
-            return self._end(f"the workers cannot meet: {self._last_failure}")
-        least = self._size if self.meeting == 0 else self._options.least
-        self._tell_of_too_few(least)
-        if members or len(waiting) < max(1, least):
+            return self._part(waiting)
+        if any(worker.is_killed for worker in waiting):
+            return
+        self._tell_of_too_few(self.least + self.finished)
+        if members or len(waiting) < self.least:
             return
         if self.awaits_starting and self._workers.of_state(State.STARTING):
             return
         self._form(waiting)
+
+    def _part(self, waiting: Sequence[Worker]) -> None:
+        """Ends workers that cannot reach the others, or the job if it is not for that.
+
+        Their host's agent may be reached over another network than they use.
+        """
+        apart = [worker for worker in waiting if worker.is_out_of_reach]
+        if not 0 < len(apart) < len(waiting):
+            return self._end(f"the workers cannot meet: {self._last_failure}")
+        self._failed_meetings = 0
+        for worker in apart:
+            where = f"worker {worker.number} on host {worker.place[0]}"
+            self._owner.say(f"{where} cannot reach the others; killing it")
+            worker.is_told_to_end = worker.is_killed = True  # and has failed
+            self._owner.kill(worker, "it cannot reach the others")
 
     def time_out(self) -> None:
         """Goes on without the workers that have not come, or ends the job."""
         self.deadline = NEVER
         waiting = self._workers.of_state(State.WAITING)
         starting = self._workers.of_state(State.STARTING)
-        is_enough = len(waiting) >= max(1, self._options.least)
+        least = self._options.least - self.finished
+        if starting and not waiting and not self.meeting and not self._gets_slots:
+            return  # they keep nobody waiting, and the program may need no world
+        is_enough = len(waiting) >= max(1, least)
         needs_starting = self.awaits_starting or not is_enough
-        has_slots = len(waiting) + len(starting) >= self._options.least
+        has_slots = len(waiting) + len(starting) >= least
         if starting and needs_starting and has_slots and not self._waits_for_starts:
             self._waits_for_starts = True
             self.deadline = self._clock() + _SECONDS_TO_START
             return
         seconds = f"{self._clock() - self._since:.0f}"
+        if not self._workers:
+            slots = self._table.count_usable_slots()
+            return self._end(
+                f"after {seconds} s there are too few slots: {slots}; the job needs {self._size} "
+                "to begin"
+            )
         if not is_enough:
             slots = self._table.count_usable_slots()
             return self._end(
                 f"{len(waiting)} workers were ready after {seconds} s, on {slots} slots; the job "
-                f"needs {self._options.least}"
+                f"needs {least}"
             )
         for worker in self._workers.of_state(State.MEMBER, State.STARTING):
             self._kill(worker, f"it has not come within {seconds} s")

@@ -29,7 +29,7 @@ __all__ = ["FOLDER", "Agent", "JobRecord", "SavedJob", "read_record"]
 #: The names of jobs' folders. The number is the process id of the job's first launcher.
 FOLDER = re.compile(r"(?P<job>\d+)\.[0-9a-f]{8}\.job")
 # The files have this number. Another version of perseusrun may write other ones.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,12 @@ class JobRecord:
         """Removes the folder, unless an agent has not ended; then `--end` can still reach it."""
         with contextlib.suppress(OSError):
             if not job_folder.living_agents(self._folder):
-                job_folder.remove_job_folder(self._folder, self._path)
+                self.remove()
         self.leave()
+
+    def remove(self) -> None:
+        """Removes the folder, and the socket of a launcher that was killed."""
+        job_folder.remove_job_folder(self._folder, self._path)
 
     def leave(self) -> None:
         """Lets go of the job, which goes on without a launcher, or has no folder any more."""

@@ -8,6 +8,7 @@ import queue
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from perseus.elastic import messages
@@ -19,20 +20,21 @@ from perseus.elastic.host_table import Change
 from perseus.elastic.job_record import JobRecord
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.outliving import Outliving
+from perseus.elastic.sources import FixedSource
 from perseus.elastic.torch_places import TorchPlaces
 from perseus.elastic.workers import State, Worker, worker_places
 from perseus.run import agent_protocol as protocol
 from perseus.run.environment import peer_timeout, rank_environment
 from perseus.run.failures import Failures, how_it_ended, name_ranks
 from perseus.run.host_connection import AgentConnection, Frame
-from perseus.run.hosts import Host, Slot
+from perseus.run.hosts import Host, Slot, is_local
 from perseus.run.job import Job
 from perseus.run.launcher import Launcher
 from perseus.run.output import Output
 from perseus.run.received import Received
 from perseus.run.silence import SilenceWatch
 
-__all__ = ["ElasticLauncher"]
+__all__ = ["ElasticJob", "ElasticLauncher"]
 
 # Workers that the job has no place for have so long to end by themselves.
 _SECONDS_TO_LEAVE = 30.0
@@ -42,14 +44,21 @@ _LEAST_SILENCE = 10.0
 _SECONDS_UNTIL_AGENTS_KILL = 10.0
 
 
+@dataclass(frozen=True)
+class ElasticJob:
+    job: Job  # gets slots as workers are started; those that it has do not count
+    output: Output
+    options: ElasticOptions
+    size: int  # how many slots to wait for at first
+    source: HostSource
+    hosts: Sequence[Host]  # that the source has found first
+    places: TorchPlaces  # where ranks find those variables that torch.distributed reads
+
+
 class ElasticLauncher(Launcher):
     """Runs one elastic job. The ranks of the launcher's own words are the workers' numbers.
 
     Args:
-      job: gets slots as workers are started; those that it has do not count.
-      size: how many slots to wait for at first.
-      hosts: those that the source has found first.
-      places: where the ranks of each world find those variables that torch.distributed reads.
       record: is kept up to date for another launcher, in case this one is killed; None: then the
         ranks end with this launcher.
       interval: returns the seconds between two looks for hosts, and is asked each time.
@@ -57,26 +66,25 @@ class ElasticLauncher(Launcher):
 
     def __init__(
         self,
-        job: Job,
-        output: Output,
-        options: ElasticOptions,
-        size: int,
-        source: HostSource,
-        hosts: Sequence[Host],
-        places: TorchPlaces,
+        elastic: ElasticJob,
         record: JobRecord | None = None,
         interval: Callable[[], float] = lambda: DISCOVERY_SECONDS,
     ):
+        job, options, source = elastic.job, elastic.options, elastic.source
         self._slots: list[Slot] = []
         job.slots = self._slots  # before the launcher takes those that are there for running ranks
-        super().__init__(job, output)
+        super().__init__(job, elastic.output)
         self._options = options
         patience = peer_timeout({**os.environ, **job.environment})
-        self._driver = Driver(options, size, self, patience=patience)
-        self._first_hosts = hosts
-        self._torch_places = places
-        # The number of the last world that was entered, and the variables of its ranks.
-        self._entered: tuple[int, list[dict[str, str]]] = (0, [])
+        self._is_fixed = isinstance(source, FixedSource)
+        self._driver = Driver(
+            options, elastic.size, self, patience=patience, hosts_change=not self._is_fixed
+        )
+        self._first_hosts = elastic.hosts
+        self._torch_places = elastic.places
+        # What torch.distributed reads in the ranks of the last world that was entered, or of the
+        # first one before, by worker.
+        self._entered: tuple[int, dict[int, dict[str, str]]] = (0, {})
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
@@ -188,8 +196,8 @@ class ElasticLauncher(Launcher):
 
     def _take_message(self, number: int, message: bytes) -> None:
         match messages.parse(message):
-            case messages.Ready(failure, commits):
-                self._driver.ready(number, failure, commits)
+            case messages.Ready(failure, is_out_of_reach, commits):
+                self._driver.ready(number, failure, commits, is_out_of_reach=is_out_of_reach)
             case messages.Begun():
                 self._driver.began_function(number)
             case messages.Finished():
@@ -272,6 +280,8 @@ class ElasticLauncher(Launcher):
     def start(self, starting: Sequence[Worker]) -> None:
         self._is_changed = True
         planned = self._driver.planned()
+        if self._is_fixed and not self._slots:
+            self._entered = 0, self._torch_variables(sorted(planned, key=lambda n: planned[n].rank))
         for worker in starting:
             slot = planned[worker.number]
             self._slots.append(slot)
@@ -291,6 +301,8 @@ class ElasticLauncher(Launcher):
         description = self._job.description_for(host, list(slots.values()))
         description["has_driver"] = True
         description["seconds_to_drain"] = self._options.timeout + _SECONDS_UNTIL_AGENTS_KILL
+        if not is_local(host):
+            description["most_silence"] = self._silence.seconds + self._options.timeout
         description["outlives"] = self._outliving.new_agent(host, list(slots))
         self._save()
         description["local_size"] = max(slot.local_size for slot in slots.values())
@@ -309,7 +321,13 @@ class ElasticLauncher(Launcher):
 
     def _environment(self, number: int, slot: Slot) -> dict[str, str]:
         number_on_host = self._driver.workers[number].place[1]
-        return rank_environment(slot) | {"PERSEUS_ELASTIC_SLOT": str(number_on_host)}
+        for_torch = {} if self._driver.meeting else self._entered[1].get(number, {})
+        return rank_environment(slot) | for_torch | {"PERSEUS_ELASTIC_SLOT": str(number_on_host)}
+
+    def _torch_variables(self, workers: Sequence[int]) -> dict[int, dict[str, str]]:
+        """Returns the variables of these workers, which are in the order of their ranks."""
+        places = worker_places([self._driver.workers[number] for number in workers])
+        return dict(zip(workers, self._torch_places.variables(*places), strict=True))
 
     def kill(self, worker: Worker, why: str) -> None:
         self._is_changed = True
@@ -319,9 +337,10 @@ class ElasticLauncher(Launcher):
     def enter(self, worker: Worker, world: NextWorld) -> None:
         self._is_changed = True
         if world.meeting != self._entered[0]:
-            places = worker_places([self._driver.workers[number] for number in world.workers])
-            self._entered = world.meeting, self._torch_places.variables(*places)
-        environment = self._entered[1][world.workers.index(worker.number)]
+            is_as_planned = world.meeting == 1 and list(self._entered[1]) == list(world.workers)
+            variables = self._entered[1] if is_as_planned else self._torch_variables(world.workers)
+            self._entered = world.meeting, variables
+        environment = self._entered[1][worker.number]
         assert self._job.rendezvous
         meets_at = self._job.rendezvous.seen_from(worker.place[0])
         message = messages.world_message(worker.number, world, meets_at, environment)

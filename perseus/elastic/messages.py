@@ -1,14 +1,15 @@
 """The words between the driver of an elastic job and its workers, each a JSON object.
 
-A worker says `ready` (how many commits its state has seen, and why its last meeting failed) each
-time that it wants a world, and is told `world` or `refusal`. It says `begun` and `finished` of its
-training function, and `drain` when it is to leave. It is told `change` when the next world will be
-another one, and `ending`, by its agent, before SIGTERM ends it with its job. It is asked
-`are you there`, and says `here`. Its agent tells it `abandoned` if it has waited in vain for
-another launcher than one that has died, and otherwise notes what these messages say
-(perseus.run.driver_log).
+A worker says `ready` each time that it wants a world: how many commits its state has seen, why its
+last meeting failed, and whether it reached nobody there. It is told `world` or `refusal`. It says
+`begun` and `finished` of its training function, and `drain` when it is to leave. It is told
+`change` when the next world will be another one, and `ending`, by its agent, before SIGTERM ends it
+with its job. It is asked `are you there`, and says `here`. Its agent tells it `abandoned` if it has
+waited in vain for another launcher than one that has died, and otherwise notes what these messages
+say (perseus.run.driver_log).
 
-perseus_core.driver_link has the worker's end, and a test holds the two against each other.
+perseus_core.driver_messages has the worker's end, and test_driver_link.py holds the two against
+each other.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
 @dataclass(frozen=True)
 class Ready:
     failure: str  # of its last meeting; "" if that has not failed
+    is_out_of_reach: bool  # whether that was because it could not reach the others
     commits: int  # that its state has seen
 
 
@@ -65,11 +67,16 @@ def parse(message: bytes) -> Ready | Begun | Finished | Drain | Here | None:
     """Returns None for what makes no sense: the words of another program of the worker's."""
     try:
         said = json.loads(message)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     match said:
-        case {"says": "ready", "failure": str(failure), "commits": int(commits)}:
-            return Ready(failure, commits)
+        case {
+            "says": "ready",
+            "failure": str(failure),
+            "is_out_of_reach": bool(is_out_of_reach),
+            "commits": int(commits),
+        }:
+            return Ready(failure, is_out_of_reach, commits)
         case {"says": "begun"}:
             return Begun()
         case {"says": "finished"}:

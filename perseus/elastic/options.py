@@ -16,7 +16,7 @@ from perseus.elastic.discovery import HostSource
 from perseus.elastic.slurm import SlurmSource
 from perseus.elastic.sources import FixedSource, HostsFileSource, ScriptSource
 from perseus.run.elastic_flags import DEST
-from perseus.run.hosts import Host
+from perseus.run.hosts import Host, assign, hosts_of
 
 __all__ = [
     "ARGUMENTS",
@@ -24,6 +24,7 @@ __all__ = [
     "TIMEOUT_VARIABLE",
     "ElasticOptions",
     "check",
+    "default_blacklist_by",
     "elastic_options",
     "elastic_timeout",
     "host_source",
@@ -103,8 +104,8 @@ def elastic_options(
 ) -> ElasticOptions | None:
     """Returns what perseusrun's arguments ask for, or None for a job that is not elastic.
 
-    A job is elastic if a discovery script, a hosts file to watch, or --max-np is given, or
-    `always`. With --min-np alone it is not: it goes on with the ranks that are left.
+    A job is elastic if a discovery script, a hosts file to watch, --min-np or --max-np is given, or
+    `always`.
 
     Raises ValueError for what does not go together.
     """
@@ -113,6 +114,7 @@ def elastic_options(
     least = parsed.least or parsed.num_proc
     if least is None:
         raise ValueError("say how many ranks to start: -np N")
+    sources = (parsed.discovery_script, parsed.watched_hostfile)
     options = ElasticOptions(
         least=least,
         most=parsed.most,
@@ -122,7 +124,7 @@ def elastic_options(
         timeout=elastic_timeout(parsed.elastic_timeout, environment),
         reset_limit=parsed.reset_limit,
         cooldown_range=tuple(parsed.cooldown_range) if parsed.cooldown_range else None,
-        blacklist_by=parsed.blacklist_by or "host",
+        blacklist_by=parsed.blacklist_by or default_blacklist_by(parsed.most, sources),
         join="at_once" if parsed.join == "at-once" else "background",
         drain_signal=signal.Signals[parsed.drain_signal] if parsed.drain_signal else None,
     )
@@ -137,19 +139,32 @@ def elastic_options(
 
 
 def _is_elastic(parsed: argparse.Namespace) -> bool:
-    asked = (parsed.discovery_script, parsed.watched_hostfile, parsed.most)
+    asked = (parsed.discovery_script, parsed.watched_hostfile, parsed.least, parsed.most)
     return any(value is not None for value in asked)
+
+
+def default_blacklist_by(most: int | None, sources: Sequence[str | None]) -> BlacklistBy:
+    """Returns what a failed rank costs: its slot, if no other slot can ever take its place.
+
+    Args:
+      sources: of hosts that may change.
+    """
+    is_fixed = most is None and not any(source is not None for source in sources)
+    return "slot" if is_fixed else "host"
 
 
 def notes_about_elastic(parsed: argparse.Namespace) -> list[str]:
     """Returns notes on flags that only have an effect in an elastic job."""
     if not _is_elastic(parsed):
-        why = "changes nothing without --host-discovery-script, --watch-hostfile or --max-np"
-        return [f"{flag} {why}" for flag in getattr(parsed, DEST)]
+        ways = "--host-discovery-script, --watch-hostfile, --min-np or --max-np"
+        given = [flag for flag in getattr(parsed, DEST) if flag != "--slots-per-host"]
+        notes = [f"{flag} changes nothing without {ways}" for flag in given]
+    else:
+        notes = []
     if parsed.slots_per_host and not (parsed.discovery_script or parsed.watched_hostfile):
-        why = "changes nothing without --host-discovery-script or --watch-hostfile"
-        return [f"--slots-per-host {why}"]
-    return []
+        ways = "--host-discovery-script or --watch-hostfile"
+        notes.append(f"--slots-per-host changes nothing without {ways}")
+    return notes
 
 
 def elastic_timeout(given: int | None, environment: Mapping[str, str] = os.environ) -> int:
@@ -183,7 +198,10 @@ def check(
     if len(given) > 1:
         raise ValueError(f"{names[given[0]]} and {names[given[1]]} both name the hosts; give one")
     if mpi:
-        raise ValueError(f"{names['mpi']}: mpirun adds no ranks to a job; leave it out")
+        raise ValueError(
+            f"{names['mpi']}: mpirun ends a job when one of its ranks fails, and adds none; leave "
+            "it out"
+        )
     for name, lowest in (
         *(("least", 1), ("most", 1), ("slots_per_host", 1)),
         *(("timeout", 1), ("reset_limit", 0)),
@@ -217,7 +235,11 @@ def _check_order(
 def _fault_of_script(script: str) -> str | None:
     """Returns why a discovery script cannot be run, as far as that shows before it is run."""
     if os.path.isfile(script):
-        return None if os.access(script, os.X_OK) else "it must be executable: chmod +x"
+        if not os.access(script, os.X_OK):
+            return "it must be executable: chmod +x"
+        return _fault_of_interpreter(script)
+    if os.path.isdir(script):
+        return "it must be a program, and not a folder"
     if not script.strip():
         return "it must be a program, or a command of the shell"
     try:
@@ -230,6 +252,22 @@ def _fault_of_script(script: str) -> str | None:
     return None if shutil.which(first) else f"there is no program {first}"
 
 
+def _fault_of_interpreter(script: str) -> str | None:
+    """Returns what is amiss with the program that a script's first line names, if it names one.
+
+    The shell would say that the script itself is not there.
+    """
+    try:
+        with open(script, "rb") as file:
+            line = file.readline(4096)
+    except OSError:  # it may be run, but not read
+        return None
+    named = line[2:].split() if line.startswith(b"#!") else []
+    if not named or os.access(named[0], os.X_OK):
+        return None
+    return f"its first line names {os.fsdecode(named[0])}, which cannot be run"
+
+
 def host_source(
     options: ElasticOptions,
     hosts: Sequence[Host],
@@ -240,12 +278,17 @@ def host_source(
 
     That is the script or the file of the options, else the hosts that the user has named, else the
     allocation of the Slurm job that this is part of, else this host with as many slots as the job
-    may have ranks. `size` is the number of ranks that it starts with.
+    may have ranks. `size` is the number of ranks that it starts with. Without a number of most
+    ranks, hosts that stay the same have no more slots than that.
+
+    Raises ValueError if hosts that stay the same have too few slots.
     """
     if options.script is not None:
         return ScriptSource(options.script, options.slots_per_host)
     if options.watched_hostfile is not None:
         return HostsFileSource(options.watched_hostfile, options.slots_per_host or 1)
-    if not hosts and environment.get("SLURM_JOB_NODELIST"):
+    if not hosts and options.most is not None and environment.get("SLURM_JOB_NODELIST"):
         return SlurmSource(environment, options.slots_per_host)
-    return FixedSource(hosts or [Host("localhost", options.most or size)])
+    named = hosts or [Host("localhost", options.most or size)]
+    used = assign(named, max(size, options.least))
+    return FixedSource(named if options.most is not None else hosts_of(used))

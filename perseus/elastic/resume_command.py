@@ -50,6 +50,15 @@ class _Found:
         except ValueError as error:
             raise ResumeError(f"job {self.job} cannot be taken over: {error}") from None
 
+    def take(self) -> tuple[SavedJob, dict[str, Any], list[Agent], JobRecord]:
+        """Returns what `read` does, and the record, to which the descriptors belong then."""
+        try:
+            saved, driver, agents = self.read()
+        except ResumeError:
+            self.leave()
+            raise
+        return saved, driver, agents, JobRecord(self.folder, self.path, self.lock, saved)
+
 
 def list_jobs() -> str:
     """Returns a line for each job of this user that goes on here without a launcher."""
@@ -66,13 +75,7 @@ def resume_job(job: int) -> tuple[ElasticLauncher, int]:
 
     Raises ResumeError if there is no such job, or ValueError if it cannot be run from here.
     """
-    found = _only(job)
-    try:
-        saved, driver, agents = found.read()
-    except ResumeError:
-        found.leave()
-        raise
-    record = JobRecord(found.folder, found.path, found.lock, saved)
+    saved, driver, agents, record = _only(job).take()
     return resume_elastic(saved, record, agents, driver)
 
 
@@ -82,13 +85,7 @@ def end_job(job: int) -> str:
     They get SIGTERM, and SIGKILL after the job's grace. Raises ResumeError if there is no such job,
     or an agent does not end.
     """
-    found = _only(job)
-    try:
-        saved, _, agents = found.read()
-    except ResumeError:
-        found.leave()
-        raise
-    record = JobRecord(found.folder, found.path, found.lock, saved)
+    saved, _, agents, record = _only(job).take()
     take_environment(saved)
     request = saved.request
     seconds = request.start_timeout or DEFAULT_START_TIMEOUT
@@ -106,7 +103,7 @@ def end_job(job: int) -> str:
         ]
         if faults:
             raise ResumeError(f"job {job}: " + "; ".join(faults))
-        job_folder.remove_job_folder(found.folder, found.path)
+        record.remove()
     finally:
         for call in calls:
             call.close()

@@ -8,19 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perseus.elastic.agent_report import AgentReport
-from perseus.elastic.discovery import HostSource
 from perseus.elastic.job_record import Agent, JobRecord
-from perseus.elastic.launcher import ElasticLauncher
-from perseus.elastic.options import ElasticOptions
-from perseus.elastic.torch_places import TorchPlaces
+from perseus.elastic.launcher import ElasticJob, ElasticLauncher
 from perseus.elastic.workers import Worker
 from perseus.run import agent_protocol as protocol
 from perseus.run.bounded_writer import size_text
 from perseus.run.failures import name_ranks
 from perseus.run.host_connection import AGENT, AgentConnection, Frame, HostConnection
-from perseus.run.hosts import Host, Slot
-from perseus.run.job import Job
-from perseus.run.output import Output
+from perseus.run.hosts import Slot
 from perseus.run.received import Received
 from perseus.run.without_launcher import TAKE_OVER
 
@@ -38,18 +33,12 @@ class ResumedLauncher(ElasticLauncher):
 
     def __init__(
         self,
-        job: Job,
-        output: Output,
-        options: ElasticOptions,
-        size: int,
-        source: HostSource,
-        hosts: Sequence[Host],
-        places: TorchPlaces,
+        elastic: ElasticJob,
         record: JobRecord,
         agents: Sequence[Agent],
         before: Mapping[str, Any],
     ):
-        super().__init__(job, output, options, size, source, hosts, places, record)
+        super().__init__(elastic, record)
         self._taken = record
         self._agents = agents
         self._before = before

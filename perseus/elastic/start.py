@@ -6,20 +6,17 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource, find_first
 from perseus.elastic.job_record import Agent, JobRecord, SavedJob
-from perseus.elastic.launcher import ElasticLauncher
+from perseus.elastic.launcher import ElasticJob, ElasticLauncher
 from perseus.elastic.options import ElasticOptions, host_source
 from perseus.elastic.resumed_launcher import ResumedLauncher
 from perseus.elastic.sources import FixedSource
 from perseus.elastic.torch_places import TorchPlaces
 from perseus.run.hosts import Host, slots_on
-from perseus.run.job import Job
 from perseus.run.network import address_of_interface
-from perseus.run.output import Output
 from perseus.run.own_streams import tell
 from perseus.run.remote_shell import RemoteShell
 from perseus.run.rendezvous import named_interfaces, own_addresses, serve_rendezvous
@@ -43,19 +40,16 @@ def start_elastic(
 
     Raises ValueError if it cannot start: the hosts cannot be found out, a malformed setting.
     """
-    request = replace(request, least=None)  # the driver says when too few are left
     source = host_source(options, request.hosts, request.size)
     hosts = find_first(source)
-    with _prepared(request, options, source, hosts) as (job, output, places):
+    with _prepared(request, options, source, hosts) as elastic:
         record = None
         if request.outlives:
             try:
-                record = JobRecord.make(job.secret, request, options)
+                record = JobRecord.make(elastic.job.secret, request, options)
             except OSError as error:
                 tell(f"the ranks will not outlive this perseusrun if it is killed: {error}")
-        launcher = ElasticLauncher(
-            job, output, options, request.size, source, hosts, places, record, interval
-        )
+        launcher = ElasticLauncher(elastic, record, interval)
         return launcher, launcher.run()
 
 
@@ -82,10 +76,8 @@ def resume_elastic(
     # The next look for hosts tells if they have changed since.
     hosts = [Host(name, slots) for name, slots in before["table"]["found"].items()]
     hosts = hosts or [Host(agent.host, len(agent.ranks)) for agent in agents]
-    with _prepared(request, options, source, hosts, saved.secret) as (job, output, places):
-        launcher = ResumedLauncher(
-            job, output, options, request.size, source, hosts, places, record, agents, before
-        )
+    with _prepared(request, options, source, hosts, saved.secret) as elastic:
+        launcher = ResumedLauncher(elastic, record, agents, before)
         return launcher, launcher.run()
 
 
@@ -102,7 +94,7 @@ def _prepared(
     source: HostSource,
     hosts: Sequence[Host],
     secret: str | None = None,
-) -> Iterator[tuple[Job, Output, TorchPlaces]]:
+) -> Iterator[ElasticJob]:
     """Yields what a launcher needs, while a rendezvous is served.
 
     Args:
@@ -114,7 +106,8 @@ def _prepared(
     listen_on = _listen_on(source, [host.name for host in hosts], addresses)
     output = make_output(request, options.most or _MOST_WORKERS, appends=secret is not None)
     with serve_rendezvous((), job.secret, addresses, listen_on=listen_on) as job.rendezvous:
-        yield job, output, TorchPlaces(addresses, job.remote_shell)
+        places = TorchPlaces(addresses, job.remote_shell)
+        yield ElasticJob(job, output, options, request.size, source, hosts, places)
 
 
 def _first_hosts(hosts: Sequence[Host], size: int) -> itertools.islice[str]:

@@ -32,6 +32,8 @@ class Worker:
     is_leaving: bool = False  # whether the job has no place for it any more
     is_told_to_end: bool = False  # whether it has been killed, or refused a world
     is_killed: bool = False
+    is_out_of_reach: bool = False  # whether it could not reach the others when they were to meet
+    has_done_all: bool = False  # whether the process has ended with code 0, and nothing is amiss
     leave_by: float | None = None  # when it is killed, if it is drained and has not left
 
     @property

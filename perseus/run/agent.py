@@ -32,6 +32,8 @@ if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run import guardian, processes
     from perseus.run.call_back import call_back
     from perseus.run.drain_request import DrainRequest
+    from perseus.run.grace import Grace
+    from perseus.run.launcher_silence import LauncherSilence
     from perseus.run.launcher_stream import END, LauncherStream
     from perseus.run.rank_input import RankInput
     from perseus.run.rank_process import IGNORED, Rank, threads_of_a_rank
@@ -44,6 +46,8 @@ else:  # run by its path: what is beside this file needs no package either
     import processes
     from call_back import call_back
     from drain_request import DrainRequest
+    from grace import Grace
+    from launcher_silence import LauncherSilence
     from launcher_stream import END, LauncherStream
     from rank_input import RankInput
     from rank_process import IGNORED, Rank, threads_of_a_rank
@@ -62,10 +66,9 @@ class Agent:
         self._threads = threads_of_a_rank(
             self._job["local_size"], is_shared=self._job["shares_processors"]
         )
-        self._kill_at: float | None = None  # when the grace ends; None before it has begun
-        self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
-        self._has_killed = False
+        self._grace = Grace(self._job["grace"])
         self._drain_request = DrainRequest(self._job.get("seconds_to_drain"))
+        self._silence = LauncherSilence(self._job.get("most_silence"))
         self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
         self._holds = False  # whether to leave the ranks' output in their pipes
         self._outlives: WithoutLauncher | None = None  # if this agent may outlive its launcher
@@ -97,29 +100,23 @@ class Agent:
                 key.data()
             self._ask_to_drain()  # before it says that ranks have ended, on the same SIGTERM
             self._reap()
+            if time.monotonic() >= self._silence_deadline():
+                self._tell_all(self._silence.farewell())
+                self._terminate()
             if self._outlives:
                 self._let_go_of_waiting(self._outlives)
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._signal_all(signal.SIGKILL)
-                self._kill_at = time.monotonic() + 0.1
-                self._has_killed = True
+            self._grace.handle_deadline()
         guardian.end_descendants()
         if self._outlives:
             self._outlives.close()
 
     def _has_work(self) -> bool:
-        """Returns whether a rank runs, or a process that has the grace.
-
-        A rank may be a shell that SIGTERM ends before the program that it has started.
-        """
-        if any(rank.running for rank in self._ranks.values()):
-            return True
-        has_grace = self._kill_at is not None and not self._has_killed
-        return has_grace and bool(processes.descendants(os.getpid()))
+        """Returns whether a rank runs, or a process that has the grace."""
+        return any(rank.running for rank in self._ranks.values()) or self._grace.is_awaited()
 
     def _start(self) -> None:
         for place in self._job["ranks"]:
-            if self._kill_at is not None:
+            if self._grace.has_begun:
                 return
             try:
                 self._start_rank(place["rank"], place["environment"])
@@ -202,6 +199,7 @@ class Agent:
             os.dup2(fd, own, inheritable=False)
             os.close(fd)
         self._stream.forget_received()
+        self._silence.hears()
         self._stream.write(protocol.MAGIC)
         self._outlives.begin_again(self._stream.send)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
@@ -210,8 +208,7 @@ class Agent:
         """Ends ranks that have waited too long for another launcher."""
         now = time.monotonic()
         if outlives.is_over(now):
-            for rank in self._ranks.values():
-                self._tell(rank.rank, outlives.farewell())
+            self._tell_all(outlives.farewell())
             self._terminate()
         for number in outlives.abandoned(now):
             self._tell(number, outlives.farewell())
@@ -224,7 +221,12 @@ class Agent:
                 for descendant in [*processes.descendants(process), process]:
                     processes.kill(descendant, signal.SIGKILL)
 
+    def _silence_deadline(self) -> float:
+        is_known = self._grace.has_begun or (self._outlives and self._outlives.is_alone)
+        return NEVER if is_known else self._silence.deadline()
+
     def _read_commands(self) -> None:
+        self._silence.hears()
         try:
             for command, argument in self._stream.commands():
                 self._obey(command, argument)
@@ -254,11 +256,15 @@ class Agent:
         else:
             if command == END:
                 self._selector.unregister(sys.stdin.fileno())
-                if self._outlives and self._kill_at is None:
+                if self._outlives and not self._grace.has_begun:
                     return self._launcher_died(self._outlives)
             self._terminate()
             if command == protocol.KILL_ALL:
-                self._kill_at = time.monotonic()
+                self._grace.cut_short()
+
+    def _tell_all(self, message: bytes) -> None:
+        for rank in self._ranks.values():
+            self._tell(rank.rank, message)
 
     def _tell(self, number: int, message: bytes) -> None:
         if self._outlives:
@@ -316,9 +322,7 @@ class Agent:
                 return
             if child == 0:
                 return
-            self._asked_to_end.discard(child)
-            if self._kill_at is not None:
-                self._ask_children_to_end()
+            self._grace.note_ended(child)
             rank = self._ranks.get(child)
             if rank is None or not rank.running:
                 continue  # an orphan of a rank, which may have the number of a rank that has ended
@@ -346,39 +350,21 @@ class Agent:
             self._terminate()
 
     def _terminate(self) -> None:
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + self._job["grace"]
+        if not self._grace.has_begun:
             for rank in self._ranks.values():
                 if rank.running and rank.driver:
                     rank.driver.tell_of_end()
-            self._ask_children_to_end()
-            self._signal_all(signal.SIGCONT)  # a stopped process only ends once it goes on
-
-    def _ask_children_to_end(self) -> None:
-        """Sends SIGTERM to each rank, and to the processes of ranks that have ended.
-
-        A rank that saves its work may need the processes that it has started: PyTorch's DataLoader
-        raises an exception when one of its workers ends. So they get SIGTERM after their rank has
-        ended, when they are our children.
-        """
-        for child in processes.children().get(os.getpid(), ()):
-            if child not in self._asked_to_end:
-                self._asked_to_end.add(child)
-                processes.kill(child, signal.SIGTERM)
-
-    def _signal_all(self, number: int) -> None:
-        for child in processes.descendants(os.getpid()):
-            processes.kill(child, number)
+            self._grace.begin()
 
     def _seconds_left(self) -> float | None:
-        if self._kill_at is not None:
-            moments = [self._kill_at]
-        else:
-            deadline = self._drain_request.deadline()
-            moments = [] if deadline is None else [deadline]
-        if self._outlives and (moment := self._outlives.next_deadline()) != NEVER:
-            moments.append(moment)
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+        moments = [self._grace.deadline, self._silence_deadline()]
+        deadline = self._drain_request.deadline()
+        if not self._grace.has_begun and deadline is not None:
+            moments.append(deadline)
+        if self._outlives:
+            moments.append(self._outlives.next_deadline())
+        soonest = min(moments)
+        return None if soonest == NEVER else max(0.0, soonest - time.monotonic())
 
 
 def main() -> None:

@@ -97,7 +97,8 @@ def run(
       elastic_timeout: how many seconds an elastic job waits for enough slots; 600 by default.
       join: "background", the default, lets the ranks of an elastic job go on until new ones are
         ready; with "at_once" they wait for them, as in Horovod.
-      blacklist_by: leaves out the "host" of a rank that fails, which is the default, or its "slot".
+      blacklist_by: leaves out the "host" of a rank that fails, or its "slot", which is the default
+        with min_num_proc alone.
       min_np, max_np: deprecated names of min_num_proc and max_num_proc.
 
     Raises ValueError for wrong arguments. If a rank fails, raises RuntimeError, which names the

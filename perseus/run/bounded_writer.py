@@ -6,6 +6,7 @@ The rule on what becomes of output that is not read as fast as it comes is in do
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import threading
@@ -123,10 +124,10 @@ class BoundedWriter:
                 put, data = self._queue.popleft()
             try:
                 self._put(put, data)
-            except OSError as error:
-                self._fail(error)
-            except ValueError:
-                return  # the file has been closed meanwhile, and so have we
+            except Exception as error:
+                if self._is_closed:
+                    return  # and so is the file, perhaps
+                self._fail(_as_os_error(error))
 
     def _put(self, put: Put, data: bytearray) -> None:
         rest = memoryview(data)
@@ -255,6 +256,13 @@ class Writers:
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._to_wakeup_fd is not None:
                 os.write(self._to_wakeup_fd, b"w")
+
+
+def _as_os_error(error: Exception) -> OSError:
+    """Returns an error with a `strerror`, for anything that writing may raise."""
+    if isinstance(error, OSError) and error.strerror:
+        return error
+    return OSError(errno.EIO, str(error) or type(error).__name__)
 
 
 def size_text(count: int) -> str:

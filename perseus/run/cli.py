@@ -166,10 +166,6 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         late = next((word for word in command if word in ("-np", "--num-proc", "-H")), None)
         hint = f"; {late} comes after the program, and must come before it" if late else ""
         parser.error(f"say how many ranks to start: -np N{hint}")
-    if options.least and options.mpi:
-        parser.error("--min-np: mpirun ends all ranks when one fails; leave out --mpi")
-    if options.least and options.least > size:
-        parser.error(f"--min-np {options.least} is more than the {size} ranks that are started")
     if options.only_rank is not None and not 0 <= options.only_rank < size:
         parser.error(f"--only-rank is {options.only_rank}; it must be from 0 to {size - 1}")
     settings = drop_in(command, options) if options.drop_in else {}
@@ -189,7 +185,6 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         verbose=options.verbose,
         quiet=options.quiet,
         outlives=outlives(options.if_killed),
-        least=options.least,
         mpi=options.mpi,
         mpi_args=options.mpi_args,
         binding_args=options.binding_args,

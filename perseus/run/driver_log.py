@@ -39,21 +39,21 @@ class DriverLog:
                 self._asks_to_leave = True
 
     def tell(self, message: bytes) -> None:
-        """The driver says something to the rank."""
+        """The driver says something to the rank, which raises an error if it makes no sense."""
         match _parsed(message):
             case {
                 "says": "world",
                 "worker": worker,
-                "meeting": meeting,
-                "workers": workers,
-                "change": change,
-            }:
+                "meeting": int(meeting),
+                "workers": [*workers],
+                "change": int(change),
+            } if worker in workers:
                 self.waits_since = None
                 self._meeting, self._rank = meeting, workers.index(worker)
                 self._change = max(self._change, change)
             case {"says": "refusal" | "abandoned"}:
                 self.waits_since = None
-            case {"says": "change", "number": number}:
+            case {"says": "change", "number": int(number)}:
                 self._change = max(self._change, number)
 
     def end(self, status: int) -> None:

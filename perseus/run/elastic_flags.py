@@ -79,7 +79,8 @@ _FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         dict(
             dest="blacklist_by",
             choices=("host", "slot"),
-            help="leave out the whole host of a rank that has failed (the default), or its slot",
+            help="leave out the whole host of a rank that has failed, or its slot; slot by default "
+            "with --min-np alone, else host",
         ),
     ),
     (

@@ -1,4 +1,7 @@
-"""The consequences of a rank's failure: which one ends the job, and which ranks are given up."""
+"""The consequences of a rank's failure: which one ends the job, and which ranks are given up.
+
+perseus.elastic.elastic_failures has them for jobs that go on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Failure:
 
 
 class Failures:
-    """Ends the job at its first failure, or says that it goes on without some ranks.
+    """Ends the job at its first failure, unless a subclass has it go on.
 
     Never blocks: the owner calls `handle_deadlines`. Not thread-safe.
 
@@ -49,7 +52,7 @@ class Failures:
         self._kill = kill
         self.running = {slot.rank: slot for slot in job.slots}
         self.first: Failure | None = None  # the one that ends the job
-        self._outcomes = RankOutcomes(len(job.slots), job.least)
+        self._outcomes = RankOutcomes(goes_on=False)
         self._worlds = Worlds(job.rendezvous.has_met if job.rendezvous else None)
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
@@ -106,13 +109,7 @@ class Failures:
         failure = Failure(rank, f"rank {rank} on host {host} {how}", code)
         if self._goes_on_without([rank], how, failure.message):
             return
-        if self._outcomes.least is None:
-            self._ended(rank, how)  # tells ranks that wait for it in init
-        elif not self.first:
-            left = (
-                f"too few ranks are left: {self._outcomes.left} of at least {self._outcomes.least}"
-            )
-            self.fail(rank, f"{failure.message}; {left}", failure.exit_code)
+        self._ended(rank, how)  # tells ranks that wait for it in init
         if self.first or not self._outcomes.is_victim(rank):
             self.fail(failure.rank, failure.message, failure.exit_code)
         elif self._victim is None:
@@ -156,13 +153,8 @@ class Failures:
             self._messages.note(f"the others have given up on {where}; killing it")
 
     def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
-        """Returns whether enough ranks are left after these have failed; if so, prints that."""
-        if not self._outcomes.fail(ranks) or self.first:
-            return False
-        for rank in ranks:
-            self._ended(rank, how)
-        self._messages.say(f"{message}; the other {self._outcomes.left} go on")
-        return True
+        """Returns whether the job goes on although these ranks have failed; if so, says that."""
+        return False
 
     def _ended(self, rank: int, how: str) -> None:
         self._kill_at.pop(rank, None)
@@ -175,12 +167,11 @@ class Failures:
         Such ranks may never end by themselves.
         """
         left = sorted(self.running)
-        left_out = self._job.rendezvous.left_out() if self._job.rendezvous else ()
         if not left or self.first or self._victim:
             return
-        if not self._outcomes.have_been_given_up(left, left_out):
+        if not self._outcomes.have_been_given_up(left):
             return
-        if self._outcomes.least is not None:
+        if self._outcomes.goes_on:
             for rank in left:
                 self._kill_given_up(rank)
             return

@@ -80,6 +80,11 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
     return slots_on(list(islice(every_host, size)))
 
 
+def hosts_of(slots: Sequence[Slot]) -> list[Host]:
+    """Returns the hosts of these slots in order, each with as many slots as it has there."""
+    return [Host(name, count) for name, count in Counter(slot.host for slot in slots).items()]
+
+
 def slots_on(hosts: Sequence[str], numbers: Sequence[int] = ()) -> list[Slot]:
     """Returns the place of each rank, given the host of each.
 

@@ -27,8 +27,6 @@ class Job:
     slots: Sequence[Slot]
     secret: str
     rendezvous: ServedRendezvous | None = None  # None if the ranks meet without the launcher
-    # The job goes on without failed ranks while this many are left; None: one failure ends it.
-    least: int | None = None
     # Maps a host to the variables that tell its ranks where rank 0 is, for torch.distributed.
     master: Callable[[str], Mapping[str, str]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # settings for all ranks
@@ -48,8 +46,6 @@ class Job:
         environment |= job_environment(self.secret)
         if self.rendezvous:
             environment["PERSEUS_RENDEZVOUS"] = self.rendezvous.seen_from(host)
-        if self.least is not None:
-            environment["PERSEUS_SURVIVORS"] = "1"
         if self.master:
             environment |= self.master(host)
         return {

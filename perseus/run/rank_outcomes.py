@@ -1,4 +1,4 @@
-"""How the ranks of a job have ended, which rank caused it, and whether enough are left to go on."""
+"""How the ranks of a job have ended, and which rank caused it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,15 @@ class RankOutcomes:
     A rank that fails because another is gone names that one, since it may be the first to exit.
 
     Args:
-      size: how many ranks were started.
-      least: the job goes on without failed ranks while this many are left; None if one failure ends
-        it.
+      goes_on: whether the job goes on without ranks that fail.
     """
 
-    def __init__(self, size: int, least: int | None) -> None:
-        self.least = least
-        self._size = size
+    def __init__(self, *, goes_on: bool) -> None:
+        self.goes_on = goes_on
         self._statuses: dict[int, int] = {}  # by rank, for those that have exited
         # From a rank to the ranks that it blames, the latest ones.
         self._blames: dict[int, frozenset[int]] = {}
         self._given_up_by: dict[int, set[int]] = defaultdict(set)
-        self._failed: set[int] = set()
-
-    @property
-    def left(self) -> int:
-        """Returns how many ranks have not failed."""
-        return self._size - len(self._failed)
 
     def exited(self, rank: int, status: int) -> None:
         self._statuses[rank] = status
@@ -42,8 +33,8 @@ class RankOutcomes:
         The culprits have left, or if `is_lost` they are dead, have been silent for too long, or
         take no part. They are ended if the job goes on without them and all other running ranks of
         their world blame the same ones, too. If they disagree, hosts may be cut off from each
-        other, and there is no telling which side is right. Then the ranks that do not reach the
-        rendezvous of the survivors are left out there.
+        other, and there is no telling which side is right. Then the launcher loses those on hosts
+        that it does not reach.
 
         Args:
           running: those of the rank's world that run.
@@ -55,18 +46,13 @@ class RankOutcomes:
             self._given_up_by[culprit].add(rank)
         others = set(running) - blamed
         agree = all(self._blames.get(other) == blamed for other in others)
-        return self.least is not None and not blamed.isdisjoint(running) and agree
+        return self.goes_on and not blamed.isdisjoint(running) and agree
 
     def met(self, ranks: Collection[int]) -> None:
         """Records that these ranks have met in a new world, so none of them is lost."""
         for rank in ranks:
             self._given_up_by.pop(rank, None)
             self._blames.pop(rank, None)
-
-    def fail(self, ranks: Collection[int]) -> bool:
-        """Records that these ranks have failed; returns whether the job goes on without them."""
-        self._failed |= set(ranks)
-        return self.least is not None and self.left >= self.least
 
     def is_victim(self, rank: int) -> bool:
         """Returns whether the rank blames another for its failure."""
@@ -81,10 +67,6 @@ class RankOutcomes:
         ended = "is still running" if status is None else f"had already exited with code {status}"
         return f"rank {culprit}, which {ended}"
 
-    def have_been_given_up(self, ranks: Collection[int], left_out: Collection[int]) -> bool:
-        """Returns whether every one of these ranks has been given up on by a rank not among them.
-
-        Args:
-          left_out: ranks that did not arrive in time when the survivors met.
-        """
-        return all(rank in left_out or self._given_up_by[rank] - set(ranks) for rank in ranks)
+    def have_been_given_up(self, ranks: Collection[int]) -> bool:
+        """Returns whether each of these ranks has been given up on by one not among them."""
+        return all(self._given_up_by[rank] - set(ranks) for rank in ranks)

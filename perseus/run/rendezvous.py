@@ -40,14 +40,12 @@ class ServedRendezvous:
       seen_from: from a host to the "address:port" at which it reaches the rendezvous.
       add_rank: notes that one more rank is started, on a host; its number is the next one.
       note_ended: notes that the process of a rank has ended, and how.
-      left_out: returns the ranks that were missing when the survivors met.
       has_met: returns whether these ranks have met in a world of this name, which only they know.
     """
 
     seen_from: Callable[[str], str]
     add_rank: Callable[[str], None] = lambda _: None
     note_ended: Callable[[int, str], None] = lambda *_: None
-    left_out: Callable[[], Sequence[int]] = tuple
     has_met: Callable[[str, Sequence[int]], bool] = lambda *_: False
 
 
@@ -56,7 +54,6 @@ def serve_rendezvous(
     hosts: Sequence[str],
     secret: str,
     addresses: Mapping[str, str],
-    least: int | None = None,
     listen_on: str | None = None,
 ) -> Iterator[ServedRendezvous]:
     """Serves a rendezvous until the context ends.
@@ -64,7 +61,6 @@ def serve_rendezvous(
     Args:
       hosts: the host of each rank.
       addresses: this machine's, by host.
-      least: how many survivors are enough to go on.
       listen_on: one of these addresses, or "" for every interface. By default, it is the address if
         it is the same for all hosts, else every interface.
     """
@@ -73,7 +69,7 @@ def serve_rendezvous(
     if listen_on is None:
         listen_on = _only_one(addresses.values())
     try:
-        served = Rendezvous(len(hosts), secret, listen_on, least=least or 1, hosts=hosts)
+        served = Rendezvous(len(hosts), secret, listen_on, hosts=hosts)
     except HorovodInternalError as error:
         raise ValueError(f"the rendezvous of the ranks cannot be served: {error}") from None
     with served as rendezvous:
@@ -81,7 +77,6 @@ def serve_rendezvous(
             lambda host: _join(addresses[host], rendezvous.port),
             rendezvous.add_rank,
             rendezvous.note_ended,
-            rendezvous.left_out,
             rendezvous.has_met,
         )
 

@@ -58,7 +58,6 @@ class Request:
     stdin: bytes = b""  # what every rank reads there
     forwards_stdin: bool = False  # whether rank 0 reads our own stdin instead
     outlives: bool = False  # whether the ranks of an elastic job outlive a launcher that is killed
-    least: int | None = None  # the job goes on as long as so many ranks are left; None: all
     mpi: bool = False
     # With mpi only.
     mpi_args: str = ""
@@ -86,7 +85,7 @@ def start(request: Request) -> tuple[Launcher, int]:
     first = slots[0].host
     address = None if is_local(first) else address_of(first, job.remote_shell)
     job.master = lambda host: master.environment(address or addresses[host])
-    with serve_rendezvous(names, job.secret, addresses, job.least) as job.rendezvous:
+    with serve_rendezvous(names, job.secret, addresses) as job.rendezvous:
         launcher, status = _run(Launcher(job, output))
     if status and (stranger := master.note_on_stranger()):
         tell(stranger)
@@ -128,7 +127,6 @@ def prepare(request: Request, slots: Sequence[Slot]) -> tuple[Job, dict[str, str
         start_timeout=start_timeout(environment),
         stdin=request.stdin,
         stdin_fd=0 if request.forwards_stdin else None,
-        least=request.least,
         grace=request.grace,
         verbose=request.verbose,
         quiet=request.quiet,
@@ -157,7 +155,9 @@ def make_output(request: Request, size: int, *, appends: bool = False) -> Output
 
 def note_on_threads(slots: Sequence[Slot], environment: Mapping[str, str]) -> str | None:
     """Returns a line for the user if the agents are going to set OMP_NUM_THREADS, else None."""
-    most = max(slot.local_size for slot in slots)
+    most = max(
+        (slot.local_size for slot in slots), default=1
+    )  # an elastic job may have no host yet
     if most == 1 or THREADS in environment:
         return None
     if all(is_local(slot.host) for slot in slots):

@@ -148,16 +148,13 @@ class RendezvousCaller {
 
   // Each rank's contribution must come from a connection that has proved to be that rank.
   void check_gathered(const std::vector<std::string>& gathered) const {
-    const bool finds_survivors = hello_.survivors && gathered_.empty();
-    const bool by_rank = !hello_.survivors || finds_survivors;
-    MUST(by_rank ? gathered.size() == hello_.size : gathered.size() <= hello_.size);
+    MUST(gathered.size() == hello_.size);
     for (uint32_t rank = 0; rank < gathered.size(); ++rank) {
-      bool is_known = finds_survivors && gathered[rank].empty();
+      bool is_known = false;
       for (const auto& [hello, contribution] : contributed_) {
         is_known = is_known ||
-                   (hello.survivors == hello_.survivors && hello.ranks == hello_.ranks &&
-                    (hello.rank == rank || !by_rank) && contribution.round == gathered_.size() &&
-                    contribution.bytes == gathered[rank]);
+                   (hello.ranks == hello_.ranks && hello.rank == rank &&
+                    contribution.round == gathered_.size() && contribution.bytes == gathered[rank]);
       }
       MUST(is_known);
     }

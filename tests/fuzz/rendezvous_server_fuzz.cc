@@ -32,10 +32,7 @@ const std::string kOtherSecret(32, 'o');
 class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
  public:
   Meeting(const uint8_t* data, size_t size) : CallersScene(data, size) {
-    const auto options = input_.number<uint8_t>();
-    proper_is_of_survivors_ = (options & 1) != 0;
-    auto server = RendezvousServer::listen({"127.0.0.1"}, 0, kSize, kSecret,
-                                           1 + (options >> 1) % kSize, {"h1", "h2", "h1"});
+    auto server = RendezvousServer::listen({"127.0.0.1"}, 0, kSize, kSecret, {"h1", "h2", "h1"});
     MUST(server.is_ok());
     server_ = std::move(server).value();
     where_[0] = fuzz::loopback(server_->port());
@@ -57,7 +54,7 @@ class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
       case 1: return flood(where_, 300);
       case 2: return call_without_descriptors(caller);
       case 3: return pass_time(kTimes);
-      case 4: return end_rank(input_.number<uint8_t>() % kSize);
+      case 4: return server_->note_ended(input_.number<uint8_t>() % kSize, "exited with code 1");
       case 5: return advance_proper_ranks();
       default: break;
     }
@@ -79,12 +76,6 @@ class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
     return std::make_unique<RendezvousCaller>(where_[0], kSecret, kSize, contributed_);
   }
 
-  void end_rank(uint8_t rank) {
-    server_->note_ended(rank, "exited with code 1");
-    has_ended_ = true;
-    server_->left_out();
-  }
-
   // A hello of a rank that knows the secret, of any world but that of the proper ranks.
   std::string hello_of(RendezvousCaller& caller) {
     settle();
@@ -97,9 +88,8 @@ class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
     hello.size = (world >> 2) % 8 == 7 ? 2 : kSize;
     hello.generation = world >> 6;
     const auto members = input_.number<uint8_t>();
-    hello.survivors = !proper_is_of_survivors_ && members % 4 == 1;
+    hello.is_numbered = members % 4 == 1;
     if (members % 4 == 2) hello.ranks = {members >> 2 & 3u, members >> 4 & 3u, 1};
-    if (hello.survivors && members >= 0x80) hello.ranks = {0, 1, 2};
     if (hello.ranks == kProperRanks) hello.ranks.pop_back();
     if (members % 4 == 3) {
       hello.ranks = {0, 2};
@@ -138,21 +128,15 @@ class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
     if (proper_.size() < kSize) return add_proper_rank();
     if (have_met()) return;
     ++rounds_;
-    std::vector<RendezvousCaller*> taking_part;
     std::vector<std::string> expected;
     for (auto& rank : proper_) {
-      if (rank->is_refused() || rank->has_failed()) continue;
-      taking_part.push_back(rank.get());
-      expected.push_back("proper " + std::to_string(taking_part.size()));
+      expected.push_back("proper " + std::to_string(expected.size()));
       rank->say(rank->contribution({rounds_ - 1, UINT32_MAX, expected.back()}));
       settle();
     }
-    for (RendezvousCaller* rank : taking_part) {
+    for (auto& rank : proper_) {
       rank->read();
-      const bool met = rank->gathered().size() == rounds_;
-      // Survivors do not wait for a rank whose process has ended.
-      MUST(met || (rank->has_failed() && proper_is_of_survivors_ && has_ended_));
-      MUST(!met || has_ended_ || rank->gathered().back() == expected);
+      MUST(rank->gathered().size() == rounds_ && rank->gathered().back() == expected);
     }
   }
 
@@ -171,8 +155,7 @@ class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
         hello.called = where_[0].to_string();
         hello.size = kSize;
         hello.rank = static_cast<uint32_t>(proper_.size());
-        hello.survivors = proper_is_of_survivors_;
-        if (!hello.survivors) hello.ranks = kProperRanks;
+        hello.ranks = kProperRanks;
         rank->say(rank->hello(hello, kSecret));
         settle();
         rank->read();
@@ -208,13 +191,11 @@ class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
     MUST(caller->is_welcome());
   }
 
-  bool proper_is_of_survivors_ = false;
   std::unique_ptr<RendezvousServer> server_;
   std::array<Endpoint, 1> where_;
   std::vector<fuzz::Contributed> contributed_;
   std::vector<std::unique_ptr<RendezvousCaller>> proper_;
   uint32_t rounds_ = 0;  // that the proper ranks have done
-  bool has_ended_ = false;
   int contributions_ = 0;
 };
 

@@ -696,26 +696,21 @@ PERSEUS_API perseus_status_t perseus_check_environment(const char* const* enviro
 typedef struct perseus_rendezvous perseus_rendezvous_t;
 /** Serves the exchange of addresses for a job of `size` ranks, which may be 0 at first, on
  * `address` ("" for every interface; several are separated by commas) and *port (0: any free port,
- * which is written back). `secret` is the job's secret, in hexadecimal. With PERSEUS_SURVIVORS=1,
- * `least` ranks (1 to `size`) are enough to go on without the others. `hosts` gives the host of
- * each rank, for errors; NULL if they are unknown. */
+ * which is written back). `secret` is the job's secret, in hexadecimal. `hosts` gives the
+ * host of each rank, for errors; NULL if they are unknown. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
-                                                      int32_t size, int32_t least,
-                                                      const char* secret, const char* const* hosts,
+                                                      int32_t size, const char* secret,
+                                                      const char* const* hosts,
                                                       perseus_rendezvous_t** rendezvous);
 /** Tells the rendezvous that the launcher starts one more rank, whose number is the next one.
  * `host` is for errors, and counts only if perseus_rendezvous_start has been given hosts. */
 PERSEUS_API perseus_status_t perseus_rendezvous_add_rank(perseus_rendezvous_t* rendezvous,
                                                          const char* host);
-/** Tells the rendezvous that the process of this rank has ended. Survivors then meet without it; in
- * other jobs, ranks that wait for it fail instead of waiting in vain. `how`, such as "exited with
- * code 1", goes into their error; it may be NULL. */
+/** Tells the rendezvous that the process of this rank has ended. Ranks that wait for it then
+ * fail instead of waiting in vain. `how`, such as "exited with code 1", goes into their error; it
+ * may be NULL. */
 PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
                                                            int32_t rank, const char* how);
-/** Gives the ranks that did not come in time and that survivors have gone on without. Writes up to
- * `capacity` of them and returns how many there are; -1 without a rendezvous. */
-PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
-                                                int32_t capacity);
 /** Returns 1 if these launched ranks have met, in this order, in a world of this name; 0 if not; -1
  * without a rendezvous. Only the engines of a world know its name, with which they begin what they
  * report to their launcher. */

@@ -94,7 +94,7 @@ complete -c perseusrun -n _shtab_perseusrun_using -l slots-per-host -x -d 'slots
 complete -c perseusrun -n _shtab_perseusrun_using -l elastic-timeout -x -d 'seconds to wait for --min-np slots (HOROVOD_ELASTIC_TIMEOUT, else 600)'
 complete -c perseusrun -n _shtab_perseusrun_using -l reset-limit -x -d 'end the job when its ranks have changed more than N times'
 complete -c perseusrun -n _shtab_perseusrun_using -l blacklist-cooldown-range -x -d 'seconds for which hosts that have failed are left out; for ever by default'
-complete -c perseusrun -n _shtab_perseusrun_using -l blacklist-by -xka "host slot" -d 'leave out the whole host of a rank that has failed (the default), or its slot'
+complete -c perseusrun -n _shtab_perseusrun_using -l blacklist-by -xka "host slot" -d 'leave out the whole host of a rank that has failed, or its slot; slot by default with --min-np alone, else host'
 complete -c perseusrun -n _shtab_perseusrun_using -l join -xka "background at-once" -d 'start new ranks beside the others (the default), or have those wait for them'
 complete -c perseusrun -n _shtab_perseusrun_using -l if-killed -xka "go-on end" -d 'what ranks do if perseusrun is killed (PERSEUSRUN_IF_KILLED, else go-on)'
 complete -c perseusrun -n _shtab_perseusrun_using -l drain-signal -xka "SIGUSR1 SIGUSR2" -d 'on this signal to perseusrun or a rank, ranks finish their step and leave'

@@ -54,7 +54,7 @@ _shtab_perseusrun_options=(
   "--elastic-timeout[seconds to wait for --min-np slots (HOROVOD_ELASTIC_TIMEOUT, else 600)]:S:"
   "--reset-limit[end the job when its ranks have changed more than N times]:N:"
   "--blacklist-cooldown-range[seconds for which hosts that have failed are left out\; for ever by default]:('MIN', 'MAX'):"
-  "--blacklist-by[leave out the whole host of a rank that has failed (the default), or its slot]:blacklist_by:(host slot)"
+  "--blacklist-by[leave out the whole host of a rank that has failed, or its slot\; slot by default with --min-np alone, else host]:blacklist_by:(host slot)"
   "--join[start new ranks beside the others (the default), or have those wait for them]:join:(background at-once)"
   "--if-killed[what ranks do if perseusrun is killed (PERSEUSRUN_IF_KILLED, else go-on)]:if_killed:(go-on end)"
   "--drain-signal[on this signal to perseusrun or a rank, ranks finish their step and leave]:drain_signal:(SIGUSR1 SIGUSR2)"

@@ -290,18 +290,17 @@ TEST(SettingsTest, AStallEndsNoJobBeforeItIsReported) {
   EXPECT_EQ(warnings.size(), 1u);
 }
 
-TEST(SettingsTest, AJobThatCanGoOnWithoutARankDoesNotWaitForItForEver) {
+TEST(SettingsTest, AnElasticJobDoesNotWaitForARankForEver) {
   const auto limit = [](const Variables& variables) {
     return read(variables).value().stall_shutdown_time;
   };
   EXPECT_EQ(limit({}), 0);
-  EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "0"}}), 0);
-  EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}}), 600);
-  EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}, {"PERSEUS_STALL_CHECK_TIME_SECONDS", "900"}}), 900);
+  EXPECT_EQ(limit({{"PERSEUS_DRIVER_FD", "7"}}), 600);
+  EXPECT_EQ(limit({{"PERSEUS_DRIVER_FD", "7"}, {"PERSEUS_STALL_CHECK_TIME_SECONDS", "900"}}), 900);
   for (const char* name :
        {"PERSEUS_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"}) {
-    EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}, {name, "0"}}), 0) << name;
-    EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}, {name, "45"}}), 45) << name;
+    EXPECT_EQ(limit({{"PERSEUS_DRIVER_FD", "7"}, {name, "0"}}), 0) << name;
+    EXPECT_EQ(limit({{"PERSEUS_DRIVER_FD", "7"}, {name, "45"}}), 45) << name;
   }
 }
 

@@ -13,8 +13,6 @@
 namespace perseus::rendezvous {
 namespace {
 
-using Ranks = std::vector<uint32_t>;
-
 class FakeMember final : public World::Member {
  public:
   void tell(const std::string& payload) override {
@@ -31,14 +29,12 @@ class FakeMember final : public World::Member {
   std::optional<Decoded> told_;
 };
 
-// The survivors of three ranks; two are enough.
-class Survivors : public testing::Test {
+class WorldOfThree : public testing::Test {
  protected:
   static Hello hello(uint32_t rank) {
     Hello hello;
     hello.rank = rank;
     hello.size = 3;
-    hello.survivors = true;
     return hello;
   }
   Status join(uint32_t rank) { return world_.join(hello(rank), &members_[rank]); }
@@ -62,54 +58,42 @@ class Survivors : public testing::Test {
     EXPECT_NE(told->error.message().find(text), std::string::npos) << told->error.message();
   }
 
-  LaunchedRanks launched_{2, {"a", "b", "b"}, {}};
+  LaunchedRanks launched_{{"a", "b", "b"}, {}};
   std::array<FakeMember, 3> members_;
   MetWorlds met_{"secret"};
   World world_{hello(0), launched_, met_};
 };
 
-TEST_F(Survivors, MeetOnceTheOthersHaveEnded) {
+TEST_F(WorldOfThree, MeetsOnceAllHaveCome) {
   come(0);
   come(2);
   EXPECT_FALSE(members_[0].told());
+  come(1);
+  const std::vector<std::string> gathered = {"of 0", "of 1", "of 2"};
+  for (const uint32_t rank : {0, 1, 2}) expect_gathered(rank, gathered);
+  const std::string name = WorldKey("secret", gathered).name();
+  EXPECT_TRUE(met_.has(name, {0, 1, 2}));
+  EXPECT_FALSE(met_.has(name, {0, 1}));
+  EXPECT_FALSE(met_.has(WorldKey("another", gathered).name(), {0, 1, 2}));
+}
+
+TEST_F(WorldOfThree, FailsOnceARankHasEndedThatHasNotCome) {
+  come(0);
+  come(2);
   launched_.ended.emplace(1, "exited with code 1");
   world_.note_ended();
-  for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "", "of 2"});
+  for (const uint32_t rank : {0, 2}) {
+    expect_failure(rank, "rank 1 on b exited with code 1, and the ranks cannot meet without it");
+  }
 }
 
-TEST_F(Survivors, GoOnWithoutWhoDoesNotComeInTime) {
-  come(0);
+TEST_F(WorldOfThree, FailsWhereOneNeverComesAndOneSaysNothing) {
   come(2);
-  EXPECT_EQ(world_.time_out(5), Ranks{1});
-  for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "", "of 2"});
-  EXPECT_NE(join(1).message().find("without rank 1 on b"), std::string::npos);
-  const std::vector<std::string> gathered = {"of 0", "of 2"};
-  const std::string name = WorldKey("secret", gathered).name();
-  EXPECT_FALSE(met_.has(name, {0, 2})) << "they only know by now who is there";
-  for (const uint32_t rank : {0, 2}) contribute(rank, 1);
-  for (const uint32_t rank : {0, 2}) expect_gathered(rank, gathered);
-  EXPECT_TRUE(met_.has(name, {0, 2}));
-  EXPECT_FALSE(met_.has(name, {0, 1}));
-  EXPECT_FALSE(met_.has(WorldKey("another", gathered).name(), {0, 2}));
-}
-
-TEST_F(Survivors, GoOnWithoutWhoComesAndSaysNothing) {
-  come(0);
   EXPECT_TRUE(join(1).is_ok());
-  come(2);
-  EXPECT_EQ(world_.time_out(5), Ranks{1});
-  for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "", "of 2"});
-  contribute(1, 0);
-  expect_failure(1, "without rank 1 on b, which did not come in time");
-  for (const uint32_t rank : {0, 2}) contribute(rank, 1);
-  for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "of 2"});
-}
-
-TEST_F(Survivors, FailWhereTooFewCome) {
-  come(2);
-  EXPECT_EQ(world_.time_out(5), Ranks{});
+  world_.time_out(5);
   expect_failure(2,
-                 "the 3 ranks did not all meet within 5.0 s: ranks 0 and 1 on a and b never came");
+                 "the 3 ranks did not all meet within 5.0 s: rank 0 on a never came; rank 1 on b "
+                 "came and then fell silent");
 }
 
 }  // namespace

@@ -59,9 +59,8 @@ class World {
       children_.push_back(child);
     }
     int32_t port = 0;
-    ASSERT_EQ(
-        perseus_rendezvous_start("127.0.0.1", &port, size_, 1, kSecret, nullptr, &rendezvous_),
-        PERSEUS_OK)
+    ASSERT_EQ(perseus_rendezvous_start("127.0.0.1", &port, size_, kSecret, nullptr, &rendezvous_),
+              PERSEUS_OK)
         << perseus_last_error();
     for (int rank = 0; rank < size_; ++rank) {
       ASSERT_EQ(write(port_pipe[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));

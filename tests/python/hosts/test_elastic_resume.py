@@ -156,6 +156,21 @@ def test_ranks_on_another_host_end_when_nobody_takes_them_over(job: Job) -> None
     job.is_gone()
 
 
+@pytest.mark.parametrize("if_killed", ["go-on", "end"])
+def test_ranks_on_another_host_end_when_the_launcher_s_machine_fails(
+    job: Job, if_killed: str
+) -> None:
+    options = ("-np", "2", "--elastic-timeout", "4", "--if-killed", if_killed)
+    job.start("b:2", *options, PERSEUS_PEER_TIMEOUT="2")
+    job.says("world 0 2 b", "world 1 2 b", "seconds 1")
+    netlab("unplug", "0")  # it can close no connection, as if its power were cut
+    try:
+        job.train_on(0, 1)
+        job.is_gone()  # after 10 s, in which it says nothing, and 4 s
+    finally:
+        netlab("plug", "0")
+
+
 def test_ranks_on_another_host_are_ended(job: Job) -> None:
     job.start("localhost:1,b:1", "-np", "2")
     job.says("world 0 2 localhost", "world 1 2 b", "seconds 1")

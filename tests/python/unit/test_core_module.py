@@ -551,11 +551,6 @@ def test_a_rendezvous_gives_its_port_and_stops():
     rendezvous.stop()
     with pytest.raises(errors.UnreachableError):
         perseus.Rendezvous(2, "00ff" * 8, "203.0.113.1", 1)
-    for least in (0, 3):
-        with pytest.raises(
-            ValueError, match=f"a job of 2 ranks cannot need at least {least} of them"
-        ):
-            perseus.Rendezvous(2, "00ff" * 8, "127.0.0.1", least=least)
     with pytest.raises(ValueError, match="the host of each rank, or none"):
         perseus.Rendezvous(2, "00ff" * 8, "127.0.0.1", hosts=["one"])
 

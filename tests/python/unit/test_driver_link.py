@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
-from perseus_core.driver_link import DriverLink, RemovedError
-from perseus_core.errors import AbortedError
+from perseus.common.elastic import ObjectState, run_fn
+from perseus.elastic import messages
+from perseus.elastic.host_table import Change as Changed
+from perseus.elastic.owner import NextWorld
+from perseus_core import driver_link, driver_messages
+from perseus_core.driver_link import Change, DriverLink, DriverLostError, RemovedError
 
 
 class HandlerError(Exception):
@@ -41,17 +45,19 @@ class Driver:
             self._end.settimeout(20)
 
     def says_world(self, meeting: int) -> None:
-        numbers = {"worker": 0, "meeting": meeting, "started": 1, "change": 0}
-        self._say(says="world", workers=[0], rendezvous="here:1", environment={}, **numbers)
+        self.says(messages.world_message(0, NextWorld(meeting, [0], 1, 0), "here:1", {}))
+
+    def announces(self, number: int) -> None:
+        self.says(messages.change_message(number, Changed.ADDED, 1.5))
 
     def refuses(self) -> None:
-        self._say(says="refusal", why="the job has finished")
+        self.says(messages.refusal("the job has finished"))
 
     def ends(self) -> None:
         self._end.close()
 
-    def _say(self, **said: Any) -> None:
-        self._end.send(json.dumps(said).encode())
+    def says(self, message: bytes) -> None:
+        self._end.send(message)
 
 
 @pytest.fixture
@@ -107,6 +113,105 @@ def test_the_end_of_the_driver_ends_each_wait(ends: tuple[DriverLink, Driver]) -
     threading.Timer(0.2, driver.ends).start()
     before = time.monotonic()
     for _ in range(2):
-        with pytest.raises(AbortedError, match="launcher has ended"):
+        with pytest.raises(DriverLostError, match="launcher has ended"):
             link.next_world()
     assert time.monotonic() - before < 10
+
+
+WORLD: dict[str, Any] = {
+    **{"says": "world", "worker": 0, "meeting": 1, "workers": [0], "started": 1, "change": 0},
+    **{"rendezvous": "here:1", "environment": {}},
+}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"[]",
+        b'{"says": "welcome"}',
+        b'{"says": "refusal"}',
+        b'{"says": "change", "number": "7", "change": 1, "moment": 0}',
+        *(json.dumps({k: v for k, v in WORLD.items() if k != name}).encode() for name in WORLD),
+        json.dumps({**WORLD, "workers": [1, 2]}).encode(),
+        json.dumps({**WORLD, "workers": [0, "1"]}).encode(),
+        json.dumps({**WORLD, "environment": {"MASTER_PORT": 29500}}).encode(),
+    ],
+)
+def test_a_message_that_makes_no_sense_ends_each_wait_and_is_named(
+    ends: tuple[DriverLink, Driver], message: bytes
+) -> None:
+    link, driver = ends
+    threading.Timer(0.1, driver.says, [message]).start()
+    quoted = repr(message[:200].decode(errors="replace"))
+    for _ in range(2):
+        with pytest.raises(DriverLostError) as raised:
+            link.next_world()
+        assert quoted in str(raised.value)
+        assert "the same version of Perseus" in str(raised.value)
+
+
+def test_each_message_of_the_driver_s_is_understood() -> None:
+    world = NextWorld(meeting=3, workers=[4, 2], started=5, change=6)
+    assert driver_messages.parse(
+        messages.world_message(2, world, "host:1234", {"RANK": "1"})
+    ) == driver_messages.World(2, 3, [4, 2], 5, 6, "host:1234", {"RANK": "1"})
+    assert driver_messages.parse(
+        messages.change_message(7, Changed.MIXED, 1.5)
+    ) == driver_messages.Change(7, 3, 1.5)
+    assert driver_messages.parse(messages.refusal("no")) == driver_messages.Refusal("no")
+    assert driver_messages.parse(messages.question()) == driver_messages.Question()
+
+
+def test_a_listener_that_raises_is_reported_and_the_driver_is_still_heard(
+    ends: tuple[DriverLink, Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, driver = ends
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+    heard: list[int] = []
+
+    def fails(change: Change) -> None:
+        raise HandlerError(change.number)
+
+    link.add_listener(fails)
+    link.add_listener(lambda change: heard.append(change.number))
+
+    def answers() -> None:
+        assert driver.is_told()["says"] == "ready"
+        driver.announces(1)
+        driver.announces(2)
+        driver.says_world(1)
+
+    driver_thread = threading.Thread(target=answers)
+    driver_thread.start()
+    assert link.next_world().meeting == 1
+    driver_thread.join()
+    assert heard == [1, 2]
+    assert [error.args for error in reported if isinstance(error, HandlerError)] == [(1,), (2,)]
+
+
+def test_a_training_loop_ends_once_the_driver_is_not_understood(
+    ends: tuple[DriverLink, Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, driver = ends
+    monkeypatch.setattr(driver_link, "_link", link)
+    monkeypatch.setattr(driver_link, "is_elastic", lambda: True)
+    driver.says(b"?")
+    calls: list[str] = []
+
+    def train(state: ObjectState) -> None:
+        raise AssertionError("there is no world to train in")
+
+    class State(ObjectState):
+        def needs_sync(self) -> bool:
+            calls.append("meets")
+            link.next_world()
+            return False
+
+    state = State(lambda value: value, lambda: 0)
+    with pytest.raises(DriverLostError, match=r"makes no sense to this process: '\?'"):
+        run_fn(train, lambda: None)(state)
+    assert calls == ["meets"]

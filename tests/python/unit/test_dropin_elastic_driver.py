@@ -16,6 +16,7 @@ from perseus.dropin.runner.elastic import driver as module
 from perseus.dropin.runner.elastic.discovery import FixedHosts
 from perseus.dropin.runner.elastic.driver import ElasticDriver
 from perseus.dropin.runner.elastic.registration import FAILURE, READY, SUCCESS
+from perseus.elastic.driver import Driver
 
 Events = list[threading.Event]
 SECONDS = 20.0
@@ -225,6 +226,43 @@ def test_the_registry_shows_who_waits_and_how_workers_have_ended(job: MakeJob) -
     assert registry.get(SUCCESS) == {("a", 0), ("b", 0)}
     assert registry.get_recorded_slots() == {("a", 0), ("b", 0), ("c", 0)}
     assert (registry.size(), registry.last_rendezvous()) == (2, 1)
+
+
+def test_a_rendezvous_that_fails_ends_all_waits_with_the_reason(job: MakeJob) -> None:
+    one = job({"a": 1, "b": 1})
+
+    def work(slot: SlotInfo, events: Events) -> int:
+        if slot.hostname == "b":
+            wait_for(lambda: one.driver._worker_registry.count(READY) == 1)
+            return 1  # and this thread has the other worker meet alone
+        one.meet(slot)
+        return 0
+
+    def init(slots: list[SlotInfo]) -> None:
+        if len(slots) == 1:
+            raise OSError("the port is taken")
+
+    one.rendezvous.init = init  # type: ignore[method-assign]
+    one.run(2, work)
+    message = one.driver.get_results().error_message
+    assert message == "the driver has failed: OSError: the port is taken"
+
+
+def test_deadlines_that_cannot_be_kept_end_the_job(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(driver: Driver) -> float:
+        raise KeyError("worker 7")
+
+    def work(slot: SlotInfo, events: Events) -> int:
+        wait_for(one.driver.finished)
+        return 1
+
+    one = job({"a": 1})
+    monkeypatch.setattr(Driver, "next_deadline", fails)
+    one.run(1, work)
+    message = one.driver.get_results().error_message
+    assert message == "the driver has failed: KeyError: 'worker 7'"
 
 
 def test_slots_are_waited_for_until_the_time_out(

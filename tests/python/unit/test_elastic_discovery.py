@@ -322,11 +322,8 @@ class Recorded:
 @contextlib.contextmanager
 def running(source: object, **options: object) -> Iterator[tuple[Discovery, Recorded]]:
     told = Recorded()
-    discovery = Discovery(
-        source,  # type: ignore[arg-type]
-        told.hosts.append,
-        **{"interval": 0.005, "log": told.lines.append, **options},  # type: ignore[arg-type]
-    )
+    given = {"on_hosts": told.hosts.append, "interval": 0.005, "log": told.lines.append, **options}
+    discovery = Discovery(source, **given)  # type: ignore[arg-type]
     discovery.start()
     try:
         yield discovery, told
@@ -352,6 +349,23 @@ class TestDiscovery:
         with running(FixedSource(AB)) as (discovery, told):
             discovery.first(SOON)
             assert told.hosts == [AB]
+
+    def test_hosts_that_cannot_be_taken_are_told_again(self) -> None:
+        taken: list[list[Host]] = []
+        refused: list[list[Host]] = []
+
+        def take(hosts: list[Host]) -> None:
+            if hosts == AB and len(refused) < 3:
+                refused.append(hosts)
+                raise RuntimeError("no room")
+            taken.append(hosts)
+
+        with running(FixedSource(AB), on_hosts=take) as (discovery, told):
+            with pytest.raises(DiscoveryError, match="raised RuntimeError: no room"):
+                discovery.first(SOON)
+            wait_until(lambda: bool(taken))
+        assert (taken, refused) == ([AB], [AB] * 3)
+        assert told.lines == ["hosts can be found out again"]
 
     def test_a_failing_source_is_reported_once_for_each_error(self) -> None:
         one, two = DiscoveryError("one"), DiscoveryError("two")

@@ -191,7 +191,19 @@ def test_too_few_slots_end_the_job_after_the_time_out(job: Job) -> None:
 def test_a_job_that_has_never_had_its_slots_has_no_ranks_to_end(job: Job) -> None:
     result = job.run("-np", "2", "--elastic-timeout", "1", hosts="localhost:1")
     assert result.returncode == 1
-    assert result.stderr.endswith("0 workers were ready after 1 s, on 1 slots; the job needs 2\n")
+    too_few = "after 1 s there are too few slots: 1; the job needs 2 to begin\n"
+    assert result.stderr.endswith(too_few)
+
+
+def test_a_script_may_know_no_hosts_at_first() -> None:
+    flags = ["-np", "2", "--host-discovery-script", "true", "--elastic-timeout", "1"]
+    command = [sys.executable, "-m", "perseus.run", *flags, "true"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (
+        1,
+        "perseusrun: there are 0 slots, and the job needs 2; waiting for more, for up to 1 s\n"
+        "perseusrun: after 1 s there are too few slots: 0; the job needs 2 to begin\n",
+    )
 
 
 def test_nobody_is_left(job: Job) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from perseus.elastic.arguments import ElasticArguments
 from perseus.elastic.discovery import HostSource
 from perseus.elastic.options import (
     ARGUMENTS,
@@ -33,17 +34,48 @@ def asked(arguments: str, **environment: str) -> ElasticOptions | None:
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ./discover, which is executable, ./text, which is not, and ./hosts."""
+    """A folder with ./discover, which is executable, ./text, which is not, and ./hosts.
+
+    Nobody can run ./lost.
+    """
     monkeypatch.chdir(tmp_path)
     for name, mode in (("discover", 0o755), ("text", 0o644), ("hosts", 0o644)):
         Path(name).write_text("#!/bin/sh\necho a:1\n" if name != "hosts" else "a:1\n")
         Path(name).chmod(mode)
+    Path("lost").write_text("#!/no/such/sh -e\n")
+    Path("lost").chmod(0o755)
     return tmp_path
 
 
-@pytest.mark.parametrize("arguments", ["-np 2", "-np 2 --min-np 1", "--min-np 1 -H a:1,b:1"])
-def test_a_job_with_a_minimum_alone_is_not_elastic(arguments: str) -> None:
-    assert asked(arguments) is None
+def test_without_such_a_flag_a_job_is_not_elastic() -> None:
+    assert asked("-np 2 -H a:1,b:1") is None
+
+
+@pytest.mark.parametrize("arguments", ["-np 2 --min-np 1", "--min-np 1 -H a:1,b:1"])
+def test_a_job_with_a_minimum_alone_leaves_out_slots(arguments: str) -> None:
+    assert asked(arguments) == ElasticOptions(least=1, blacklist_by="slot")
+    by_host = asked(f"{arguments} --blacklist-by host")
+    assert by_host == ElasticOptions(least=1, blacklist_by="host")
+    assert ElasticArguments(least=1).options(size=2, names_hosts="hosts", mpi=False) == (
+        ElasticOptions(least=1, blacklist_by="slot")
+    )
+
+
+def test_hosts_that_stay_the_same_have_the_slots_of_the_ranks() -> None:
+    hosts = [Host("a", 2), Host("b", 4)]
+    asked_for = ElasticOptions(least=1)
+    assert host_source(asked_for, hosts, 3, {}).find() == [Host("a", 2), Host("b", 1)]
+    assert host_source(asked_for, [], 3, {}).find() == [Host("localhost", 3)]
+    with_room = ElasticOptions(least=1, most=6)
+    assert host_source(with_room, hosts, 3, {}).find() == hosts
+    in_slurm = {"SLURM_JOB_NODELIST": "n[1-2]"}
+    assert isinstance(host_source(asked_for, [], 3, in_slurm), FixedSource)
+
+
+@pytest.mark.parametrize(("least", "size"), [(1, 3), (3, 2)])
+def test_hosts_that_stay_the_same_have_slots_enough(least: int, size: int) -> None:
+    with pytest.raises(ValueError, match=r"3 ranks do not fit on 2 slots \(a:1, b:1\)"):
+        host_source(ElasticOptions(least=least), [Host("a", 1), Host("b", 1)], size, {})
 
 
 def test_what_is_not_given_has_a_default() -> None:
@@ -116,9 +148,17 @@ def test_a_malformed_variable_is_refused(value: str) -> None:
         ("-np 2 --max-np 1", "-np is 2; it must be at most --max-np, which is 1"),
         ("--min-np 3 --max-np 2", "--min-np is 3; it must be at most --max-np, which is 2"),
         ("-np 2 --min-np 3 --max-np 4", "--min-np is 3; it must be at most -np, which is 2"),
-        ("-np 1 --max-np 2 --mpi", "--mpi: mpirun adds no ranks to a job"),
+        (
+            "-np 1 --max-np 2 --mpi",
+            "--mpi: mpirun ends a job when one of its ranks fails, and adds none",
+        ),
         ("-np 1 --host-discovery-script ./none", "is './none'; there is no program ./none"),
         ("-np 1 --host-discovery-script ./text", "is './text'; it must be executable"),
+        (
+            "-np 1 --host-discovery-script ./lost",
+            "is './lost'; its first line names /no/such/sh, w",
+        ),
+        ("-np 1 --host-discovery-script .", "is '.'; it must be a program, and not a folder"),
         ("-np 1 --host-discovery-script no-such", "is 'no-such'; there is no program no-such"),
         ("-np 1 --host-discovery-script=", "is ''; it must be a program"),
         ("-np 1 --host-discovery-script '", "it must be a program, or a command of the shell: "),
@@ -213,7 +253,7 @@ def test_flags_without_effect_are_noted() -> None:
     def notes(arguments: str) -> list[str]:
         return notes_about_elastic(make_parser().parse_args([*arguments.split(), "train"]))
 
-    why = "changes nothing without --host-discovery-script, --watch-hostfile or --max-np"
+    why = "changes nothing without --host-discovery-script, --watch-hostfile, --min-np or --max-np"
     assert notes("-np 2 --reset-limit 3 --join at-once") == [
         f"--reset-limit {why}",
         f"--join {why}",

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import RunRanks, all_well
 
 PROGRAM = """
 import os, sys
@@ -68,3 +69,19 @@ def test_torch_distributed_meets_anew_in_each_world(backend: str, tmp_path: Path
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout == "[2]<stdout>:well 0 1\n", result.stdout + result.stderr
+
+
+ALONE = """
+import torch, torch.distributed as dist, perseus.torch
+dist.init_process_group("perseus")
+total = torch.ones(3)
+dist.all_reduce(total)
+assert total.tolist() == [dist.get_world_size()] * 3
+dist.destroy_process_group()
+print("well")
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_torch_distributed_alone_finds_the_first_ranks(run_ranks: RunRanks, size: int) -> None:
+    all_well(run_ranks(size, ALONE, options=("--min-np", "1")), size)

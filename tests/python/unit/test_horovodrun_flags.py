@@ -98,8 +98,8 @@ EFFECTS = {
         "PERSEUS_TUNING_TRIALS", "", "20", HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES="20"
     ),
     "--autotune-gaussian-process-noise": notes("the tuner compares times as they are", "0.8"),
-    "--min-np": asks("least", 1, "1"),
-    "--min-num-proc": asks("least", 1, "1"),
+    "--min-np": elastic("least", 1, "1"),
+    "--min-num-proc": elastic("least", 1, "1"),
     "--max-np": elastic("most", 4, "4"),
     "--max-num-proc": elastic("most", 4, "4"),
     "--slots-per-host": only_elastic("2"),
@@ -203,7 +203,8 @@ def test_a_flag_does_its_work_or_says_why_not(
     hosts = [dataclasses.asdict(host) for host in effect.request.get("hosts", [])]
     expected = {**before, "settings": effect.setting, **effect.request}
     if effect.elastic:
-        plain = dataclasses.asdict(ElasticOptions(least=2))
+        by = "slot" if "least" in effect.elastic else "host"
+        plain = dataclasses.asdict(ElasticOptions(least=2, blacklist_by=by))
         in_place = {
             name: str(tmp_path / v) if v in files else v for name, v in effect.elastic.items()
         }

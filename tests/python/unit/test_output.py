@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from perseus.run.bounded_writer import BOUND_BYTES
 from perseus.run.output import Output, Stream, remove_older
+from perseus.run.rank_file import RankFile
 
 
 class Sinks:
@@ -171,3 +173,28 @@ def test_a_line_without_end_is_cut() -> None:
     sinks = Sinks()
     sinks.output().write(0, "stdout", b"x" * (2 << 20))
     assert len(sinks.stdout) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (MemoryError(), "MemoryError"),
+        (ValueError("closed by another"), "closed by another"),
+        (OSError("it has no number"), "it has no number"),
+    ],
+)
+def test_whatever_writing_raises_is_said_and_holds_no_rank_back(
+    error: Exception, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(file: RankFile, data: memoryview) -> int:
+        raise error
+
+    monkeypatch.setattr(RankFile, "put", fails)
+    sinks = Sinks()
+    output = sinks.output(folder=tmp_path)
+    output.write(0, "stdout", b"x" * (BOUND_BYTES + 1))
+    wait_until_written(output)
+    output.take_errors()
+    assert not output.writers.must_hold_back(0.0, ends=False)
+    end = f"perseusrun: the output in {tmp_path} ends here: {why}\n"
+    assert sinks.stderr == [end.encode()]

@@ -51,12 +51,25 @@ def test_the_log_says_what_a_rank_and_the_driver_said_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"[]", b"\xff", b'{"says": "ready"}', b'{"says": "ready", "commits": "2"}']
+    "message",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"says": "ready"}',
+        b'{"says": "ready", "commits": "2"}',
+        b'{"says": "ready", "failure": 7}',
+        b'{"says": "change", "number": "7"}',
+        b'{"says": "world", "worker": 5, "meeting": 1, "workers": [4], "change": 0}',
+        b'{"says": "world", "worker": 5, "meeting": 1, "workers": 5, "change": 0}',
+    ],
 )
 def test_the_log_ignores_what_makes_no_sense(message: bytes) -> None:
     log = DriverLog()
     log.hear(message)
     log.tell(message)
+    assert messages.parse(message) is None
     assert report(log) == WorkerReport(5, None, False, 0, 0, None, 0, False, False, False)
 
 

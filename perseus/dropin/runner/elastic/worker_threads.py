@@ -67,6 +67,16 @@ class WorkerThreads:
         for change in changes:
             self._on_change(change)
 
+    @contextlib.contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """For a thread of ours: ends the job with the reason if the thread fails."""
+        try:
+            yield
+        except Exception as error:
+            logging.exception("a thread of the elastic driver has failed")
+            text = str(error)
+            self.stop(f"the driver has failed: {type(error).__name__}{text and ': '}{text}")
+
     # ---- What the program does.
 
     def start_job(self, create: CreateWorker) -> None:
@@ -177,7 +187,7 @@ class WorkerThreads:
         except Exception:
             logging.exception("worker %s[%d] has raised an error", slot.hostname, slot.local_rank)
             code, moment = 1, time.time()
-        with self.acting():
+        with self._in_thread(), self.acting():
             self._outcomes[worker.number] = code, moment
             driver = self._driver
             if driver is None or driver.is_over:
@@ -188,16 +198,17 @@ class WorkerThreads:
 
     def _keep_time(self) -> None:
         driver = self._driver
-        while driver is not None and not driver.is_over:
-            with self.changed:
-                deadline = driver.next_deadline()
-                seconds = deadline - time.monotonic()
-                if seconds > 0:
-                    self.changed.wait(None if deadline == NEVER else seconds)
-                    continue
-            with self.acting():
-                if not driver.is_over:
-                    driver.handle_deadlines()
+        with self._in_thread():
+            while driver is not None and not driver.is_over:
+                with self.changed:
+                    deadline = driver.next_deadline()
+                    seconds = deadline - time.monotonic()
+                    if seconds > 0:
+                        self.changed.wait(None if deadline == NEVER else seconds)
+                        continue
+                with self.acting():
+                    if not driver.is_over:
+                        driver.handle_deadlines()
 
     # ---- Owner
 

@@ -18,8 +18,16 @@ Status could_not(int rank, const std::string& refusal) {
   return Status::mismatch("rank " + std::to_string(rank) + " could not take part: " + refusal);
 }
 
-void copy_elements(const OperationPtr& receive, const std::byte* elements, uint64_t bytes) {
-  if (bytes > 0) std::memcpy(receive->tensors.front().output, elements, bytes);
+bool is_on_gpu(const Operation& operation) { return operation.gpu != nullptr; }
+
+// The form of the message's elements; the error says why this rank cannot read it.
+Result<MessageForm> form_of(const Envelope& envelope) {
+  auto form = MessageForm::of(envelope.tensor, envelope.codec);
+  if (!form.is_ok()) return Status::mismatch(form.status().message());
+  if (form.value().bytes() == envelope.bytes()) return form;
+  return Status::mismatch("its codec gives " + std::to_string(envelope.bytes()) +
+                          " bytes on the sender and " + std::to_string(form.value().bytes()) +
+                          " on the receiver; register the same codecs on all ranks");
 }
 
 }  // namespace
@@ -46,28 +54,36 @@ void IncomingMessages::submit(const OperationPtr& receive) {
 void IncomingMessages::submit_own(const OperationPtr& send) {
   Sender& self = senders_[lines_.rank];
   auto message = std::make_shared<KeptMessage>();
-  message->envelope = envelope_of(*send, self.received + 1, true);
+  message->envelope = envelope_of(*send, self.received + 1);
+  // It travels nowhere.
+  message->envelope.is_whole = true;
+  message->envelope.in_runs = false;
+  message->envelope.codec = kCodecNone;
   message->source = lines_.rank;
   message->own_send = send;
   self.last_tag = send->message.tag;
   ++self.received;
-  const uint64_t bytes = bytes_of(*send);
+  const uint64_t bytes = message->envelope.bytes();
   lines_.counters.messages_sent.add();
   lines_.counters.message_bytes_sent.add(bytes);
   const MessageKey key{send->process_set, lines_.rank, send->message.tag};
   if (const OperationPtr receive = mailbox_.take_receive(key)) {
     return deliver_kept(message, receive);
   }
-  if (self.held + MessageCredit::cost_of(bytes) <= lines_.credit.held &&
-      (message->data = lines_.buffers.take(bytes))) {
-    if (bytes > 0) std::memcpy(message->data.data(), send->tensors.front().input, bytes);
-    message->own_send = nullptr;
-    message->elements = KeptMessage::Elements::kHere;
-    self.held += MessageCredit::cost_of(bytes);
-    lines_.host.message_done(send, taken(*send));
-  }
   lines_.counters.messages_kept.add();
-  mailbox_.keep(std::move(message));
+  mailbox_.keep(message);
+  if (self.held + MessageCredit::cost_of(bytes) > lines_.credit.held) return;
+  message->data = lines_.buffers.take(bytes);
+  if (!message->data) return;  // it is in the send until it is asked for
+  self.held += MessageCredit::cost_of(bytes);
+  message->own_send = nullptr;
+  if (is_on_gpu(*send)) {
+    message->elements = KeptMessage::Elements::kArriving;
+    return move_own_ahead(send, message, form_of(message->envelope).value()).start(nullptr);
+  }
+  message->elements = KeptMessage::Elements::kHere;
+  if (bytes > 0) std::memcpy(message->data.data(), send->tensors.front().input, bytes);
+  lines_.host.message_done(send, taken(*send));
 }
 
 // ---- What other ranks say.
@@ -88,12 +104,13 @@ void IncomingMessages::on_envelope(int from, ByteReader& reader) {
   if (has_ended_) return;
   if (lines_.host.has_closed(envelope->process_set)) {
     if (envelope->is_whole) return give_back(from, MessageCredit::cost_of(bytes));
-    return clear(from, envelope->number, lines_.host.without(lines_.rank, envelope->process_set));
+    const Status why = lines_.host.without(lines_.rank, envelope->process_set);
+    return clear(from, {.number = envelope->number, .refusal = why});
   }
   const MessageKey key{envelope->process_set, from, envelope->tag};
   if (const OperationPtr receive = mailbox_.take_receive(key)) {
     if (!envelope->is_whole) return fetch(receive, *envelope, from);
-    deliver(receive, *envelope, from, reader.rest().data());
+    deliver(receive, *envelope, from, reader.rest().data(), {});
     return give_back(from, MessageCredit::cost_of(bytes));
   }
   auto message = std::make_shared<KeptMessage>();
@@ -106,7 +123,7 @@ void IncomingMessages::on_envelope(int from, ByteReader& reader) {
       return lines_.host.on_no_memory(bytes);
     }
     if (bytes > 0) std::memcpy(message->data.data(), reader.rest().data(), bytes);
-  } else if (MessageCredit::cost_of(bytes) <= lines_.credit.held) {
+  } else if (MessageCredit::cost_of(bytes) <= lines_.credit.held && form_of(*envelope).is_ok()) {
     sender.announced.push_back(message);
   }
   lines_.counters.messages_kept.add();
@@ -131,11 +148,7 @@ void IncomingMessages::deliver_kept(const KeptMessagePtr& message, const Operati
   const int source = message->source;
   const Envelope& envelope = message->envelope;
   if (message->own_send != nullptr) {
-    const OperationPtr send = std::exchange(message->own_send, nullptr);
-    const Status fits = accept(*receive, envelope, source);
-    if (fits.is_ok()) copy_elements(receive, send->tensors.front().input, envelope.bytes());
-    lines_.host.message_done(send, fits);
-    return lines_.host.message_done(receive, fits);
+    return deliver_own(std::exchange(message->own_send, nullptr), receive, envelope);
   }
   switch (message->elements) {
     case KeptMessage::Elements::kAtSender:
@@ -144,7 +157,8 @@ void IncomingMessages::deliver_kept(const KeptMessagePtr& message, const Operati
     case KeptMessage::Elements::kArriving: message->receive = receive; return;
     case KeptMessage::Elements::kHere: break;
   }
-  deliver(receive, envelope, source, message->data.data());
+  const std::byte* wire = message->data.data();
+  deliver(receive, envelope, source, wire, std::move(message->data));
   if (envelope.is_whole && source != lines_.rank) {
     give_back(source, MessageCredit::cost_of(envelope.bytes()));
   } else {
@@ -153,36 +167,66 @@ void IncomingMessages::deliver_kept(const KeptMessagePtr& message, const Operati
   }
 }
 
+void IncomingMessages::deliver_own(const OperationPtr& send, const OperationPtr& receive,
+                                   const Envelope& envelope) {
+  const auto form = accept(*receive, envelope, lines_.rank);
+  if (form.is_ok() && (is_on_gpu(*send) || is_on_gpu(*receive))) {
+    return move_own(send, receive, form.value()).start(nullptr);
+  }
+  if (form.is_ok() && envelope.bytes() > 0) {
+    form.value().decode_all(send->tensors.front().input, receive->tensors.front().output);
+  }
+  lines_.host.message_done(send, form.status());
+  lines_.host.message_done(receive, form.status());
+}
+
 void IncomingMessages::deliver(const OperationPtr& receive, const Envelope& envelope, int source,
-                               const std::byte* elements) {
-  const Status fits = accept(*receive, envelope, source);
-  if (fits.is_ok()) copy_elements(receive, elements, envelope.bytes());
-  lines_.host.message_done(receive, fits);
+                               const std::byte* wire, Buffer kept) {
+  const auto form = accept(*receive, envelope, source);
+  if (!form.is_ok() || envelope.bytes() == 0) {
+    return lines_.host.message_done(receive, form.status());
+  }
+  if (!is_on_gpu(*receive)) {
+    form.value().decode_all(wire, receive->tensors.front().output);
+    return lines_.host.message_done(receive, {});
+  }
+  if (!kept) {
+    kept = lines_.buffers.take(envelope.bytes());
+    if (!kept) return lines_.host.on_no_memory(envelope.bytes());
+    std::memcpy(kept.data(), wire, envelope.bytes());
+  }
+  move_up(receive, form.value(), std::move(kept)).start(nullptr);
 }
 
 void IncomingMessages::fetch(const OperationPtr& receive, const Envelope& envelope, int source) {
-  const Status fits = accept(*receive, envelope, source);
-  if (!fits.is_ok()) {
-    clear(source, envelope.number, fits);
-    return lines_.host.message_done(receive, fits);
+  const auto form = accept(*receive, envelope, source);
+  if (!form.is_ok() || envelope.bytes() == 0) {
+    clear(source, {envelope.number, envelope.in_runs, form.status()});
+    return lines_.host.message_done(receive, form.status());
   }
-  if (envelope.bytes() == 0) {
-    clear(source, envelope.number);
-    return lines_.host.message_done(receive, {});
-  }
-  move_in(receive, source, envelope.number).start(nullptr);
+  const bool in_runs = envelope.in_runs || is_on_gpu(*receive);
+  move_in(receive, {source, envelope.number, in_runs, form.value()}).start(nullptr);
 }
 
-Status IncomingMessages::accept(Operation& receive, const Envelope& envelope, int source) const {
+Result<MessageForm> IncomingMessages::accept(Operation& receive, const Envelope& envelope,
+                                             int source) const {
   const TensorDescription& sent = envelope.tensor;
   receive.message = {source, envelope.tag, sent.dtype};
   if (!receive.refusal.empty()) return could_not(lines_.rank, receive.refusal);
   if (!envelope.refusal.empty()) return could_not(source, envelope.refusal);
+  auto form = form_of(envelope);
+  if (form.is_ok()) PERSEUS_RETURN_IF_ERROR(make_room(receive, envelope, source));
+  return form;
+}
+
+Status IncomingMessages::make_room(Operation& receive, const Envelope& envelope, int source) const {
+  const TensorDescription& sent = envelope.tensor;
   if (receive.description.tensors.empty()) {
     OperationTensor& result = receive.tensors.emplace_back();
     result.result_shape = sent.shape;
-    if (envelope.bytes() == 0) return {};
-    result.allocated.reset(allocate_large(envelope.bytes()));
+    const auto bytes = static_cast<uint64_t>(sent.elements()) * size_of(sent.dtype);
+    if (bytes == 0) return {};
+    result.allocated.reset(allocate_large(bytes));
     result.output = result.allocated.get();
     if (result.output != nullptr) return {};
     return Status::out_of_memory("there is no memory for " + to_string(sent) + ", which " +
@@ -199,40 +243,62 @@ Status IncomingMessages::accept(Operation& receive, const Envelope& envelope, in
 
 // ---- Moving elements.
 
-Task IncomingMessages::move_in(OperationPtr receive, int source, uint64_t number) {
+Task IncomingMessages::move_in(OperationPtr receive, AnnouncedElements announced) {
   lines_.begun();
-  const OperationTensor& tensor = receive->tensors.front();
-  uint64_t bytes = size_of(receive->message.dtype);
-  for (const int64_t extent : tensor.result_shape) bytes *= static_cast<uint64_t>(extent);
-  Transfer transfer;
-  lines_.mesh.link(source).receive(transfer, tag_of_message(number), tensor.output, bytes);
-  clear(source, number);
-  const Status status = lines_.ended(source, receive->process_set, co_await transfer);
+  const Status moved = co_await receive_elements(lines_, *receive, announced);
+  const Status status = lines_.ended(announced.source, receive->process_set, moved);
   lines_.host.message_done(receive, status);
   lines_.host.transfer_ended();
   co_return status;
 }
 
-Task IncomingMessages::move_ahead(KeptMessagePtr message) {
+Task IncomingMessages::move_ahead(KeptMessagePtr message, AnnouncedElements announced) {
   lines_.begun();
-  const int source = message->source;
-  Transfer transfer;
-  lines_.mesh.link(source).receive(transfer, tag_of_message(message->envelope.number),
-                                   message->data.data(), message->envelope.bytes());
-  clear(source, message->envelope.number);
-  const Status status = lines_.ended(source, message->envelope.process_set, co_await transfer);
-  message->elements = KeptMessage::Elements::kHere;
-  const OperationPtr receive = std::exchange(message->receive, nullptr);
-  if (status.is_ok() && receive != nullptr) {
-    deliver_kept(message, receive);
-  } else if (!status.is_ok() || message->is_dropped) {
-    senders_[source].held -= MessageCredit::cost_of(message->envelope.bytes());
-    mailbox_.drop_messages([&](const KeptMessage& kept) { return &kept == message.get(); });
-    if (receive != nullptr) lines_.host.message_done(receive, status);
-    clear_ahead(source);
-  }
+  const Status moved = co_await receive_ahead(lines_, announced, message->data.data());
+  const Status status = lines_.ended(message->source, message->envelope.process_set, moved);
+  arrived(message, status);
   lines_.host.transfer_ended();
   co_return status;
+}
+
+Task IncomingMessages::move_up(OperationPtr receive, MessageForm form, Buffer wire) {
+  lines_.begun();
+  const Status moved = co_await copy_to_tensor(lines_, *receive, form, wire.data());
+  const Status status = lines_.ended(lines_.rank, receive->process_set, moved);
+  lines_.host.message_done(receive, status);
+  lines_.host.transfer_ended();
+  co_return status;
+}
+
+Task IncomingMessages::move_own(OperationPtr send, OperationPtr receive, MessageForm form) {
+  lines_.begun();
+  const Status moved = co_await copy_between(lines_, *send, *receive, form);
+  const Status status = lines_.ended(lines_.rank, send->process_set, moved);
+  lines_.host.message_done(send, status);
+  lines_.host.message_done(receive, status);
+  lines_.host.transfer_ended();
+  co_return status;
+}
+
+Task IncomingMessages::move_own_ahead(OperationPtr send, KeptMessagePtr message, MessageForm form) {
+  lines_.begun();
+  const Status moved = co_await copy_from_tensor(lines_, *send, form, message->data.data());
+  const Status status = lines_.ended(lines_.rank, send->process_set, moved);
+  lines_.host.message_done(send, status);
+  arrived(message, status);
+  lines_.host.transfer_ended();
+  co_return status;
+}
+
+void IncomingMessages::arrived(const KeptMessagePtr& message, const Status& status) {
+  message->elements = KeptMessage::Elements::kHere;
+  const OperationPtr receive = std::exchange(message->receive, nullptr);
+  if (status.is_ok() && receive != nullptr) return deliver_kept(message, receive);
+  if (status.is_ok() && !message->is_dropped) return;
+  senders_[message->source].held -= MessageCredit::cost_of(message->envelope.bytes());
+  mailbox_.drop_messages([&](const KeptMessage& kept) { return &kept == message.get(); });
+  if (receive != nullptr) lines_.host.message_done(receive, status);
+  clear_ahead(message->source);
 }
 
 // ---- Room for what nobody has asked for.
@@ -249,11 +315,13 @@ void IncomingMessages::clear_ahead(int rank) {
     sender.held += MessageCredit::cost_of(bytes);
     if (bytes == 0) {
       message->elements = KeptMessage::Elements::kHere;
-      clear(rank, message->envelope.number);
+      clear(rank, {.number = message->envelope.number, .in_runs = message->envelope.in_runs});
       continue;
     }
     message->elements = KeptMessage::Elements::kArriving;
-    move_ahead(message).start(nullptr);
+    const Envelope& envelope = message->envelope;
+    move_ahead(message, {rank, envelope.number, envelope.in_runs, form_of(envelope).value()})
+        .start(nullptr);
   }
 }
 
@@ -263,10 +331,6 @@ void IncomingMessages::give_back(int rank, uint64_t bytes) {
   sender.to_return += bytes;
   if (sender.to_return < lines_.credit.window / 2) return;
   lines_.tell(rank, Credit{std::exchange(sender.to_return, 0)});
-}
-
-void IncomingMessages::clear(int rank, uint64_t number, const Status& refusal) {
-  lines_.tell(rank, Clearance{number, refusal});
 }
 
 void IncomingMessages::forget(KeptMessage& message, const Status& why) {
@@ -279,7 +343,7 @@ void IncomingMessages::forget(KeptMessage& message, const Status& why) {
     case KeptMessage::Elements::kAtSender:
       std::erase_if(senders_[source].announced,
                     [&](const KeptMessagePtr& announced) { return announced.get() == &message; });
-      return clear(source, message.envelope.number, why);
+      return clear(source, {.number = message.envelope.number, .refusal = why});
     case KeptMessage::Elements::kArriving: message.is_dropped = true; return;
     case KeptMessage::Elements::kHere: break;
   }

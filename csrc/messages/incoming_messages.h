@@ -13,6 +13,7 @@
 #include "messages/departed_senders.h"
 #include "messages/mailbox.h"
 #include "messages/message_lines.h"
+#include "messages/message_moves.h"
 
 namespace perseus {
 
@@ -49,21 +50,32 @@ class IncomingMessages {
 
   // Gives the message that has been kept to the receive.
   void deliver_kept(const KeptMessagePtr& message, const OperationPtr& receive);
-  // Gives the receive a message whose elements are here.
+  void deliver_own(const OperationPtr& send, const OperationPtr& receive, const Envelope& envelope);
+  // Gives the receive a message whose bytes are here, at `wire`. `kept` has them, if they outlive
+  // this call.
   void deliver(const OperationPtr& receive, const Envelope& envelope, int source,
-               const std::byte* elements);
+               const std::byte* wire, Buffer kept);
   // Has the elements come.
   void fetch(const OperationPtr& receive, const Envelope& envelope, int source);
-  // Prepares the receive for the message; the error says why it does not fit.
-  Status accept(Operation& receive, const Envelope& envelope, int source) const;
+  // Prepares the receive for the message, and returns its form; the error says why it does not fit.
+  Result<MessageForm> accept(Operation& receive, const Envelope& envelope, int source) const;
+  Status make_room(Operation& receive, const Envelope& envelope, int source) const;
 
-  Task move_in(OperationPtr receive, int source, uint64_t number);
-  Task move_ahead(KeptMessagePtr message);
+  // From another rank to a receive, or to memory for what nobody has asked for.
+  Task move_in(OperationPtr receive, AnnouncedElements announced);
+  Task move_ahead(KeptMessagePtr message, AnnouncedElements announced);
+  // From bytes that are here to a receive on a GPU.
+  Task move_up(OperationPtr receive, MessageForm form, Buffer wire);
+  // From a send of this rank to a receive, where one of the two is on a GPU, or to memory.
+  Task move_own(OperationPtr send, OperationPtr receive, MessageForm form);
+  Task move_own_ahead(OperationPtr send, KeptMessagePtr message, MessageForm form);
+  // The elements of a message for which this rank had room have come.
+  void arrived(const KeptMessagePtr& message, const Status& status);
 
   // Clears announced messages of the rank that there is room for.
   void clear_ahead(int rank);
   void give_back(int rank, uint64_t bytes);
-  void clear(int rank, uint64_t number, const Status& refusal = {});
+  void clear(int rank, const Clearance& clearance) { lines_.tell(rank, clearance); }
   // The message, which is in no queue any more, is for nobody.
   void forget(KeptMessage& message, const Status& why);
   // Returns whether nobody is left who could send what the receive asks for.

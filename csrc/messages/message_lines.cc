@@ -31,23 +31,33 @@ Status MessageLines::ended(int peer, int32_t set, const Status& status) {
 }
 
 // The process sets of collectives are not negative.
-Tag tag_of_message(uint64_t number) { return {.operation = uint64_t{1} << 63 | number}; }
+Tag tag_of_message(uint64_t number, uint32_t run) {
+  return {.operation = uint64_t{1} << 63 | number, .shard = run};
+}
 
-Envelope envelope_of(const Operation& send, uint64_t number, bool is_whole) {
+// That the codec fits the tensor has been checked.
+MessageForm form_of(const Operation& send) {
+  return MessageForm::of(send.description.tensors.front(), send.description.codec).value();
+}
+
+Envelope envelope_of(const Operation& send, uint64_t number) {
   Envelope envelope{.process_set = send.process_set,
                     .tag = send.message.tag,
                     .number = number,
-                    .is_whole = is_whole,
                     .tensor = {.dtype = DataType::kUint8, .shape = {0}},
                     .refusal = send.refusal};
-  if (send.refusal.empty()) envelope.tensor = send.description.tensors.front();
+  if (!send.refusal.empty()) return envelope;
+  envelope.tensor = send.description.tensors.front();
+  const MessageForm form = form_of(send);
+  envelope.in_runs = form.is_encoded() || send.gpu != nullptr;
+  if (!form.is_encoded()) return envelope;
+  envelope.codec = send.description.codec;
+  envelope.encoded_bytes = form.bytes();
   return envelope;
 }
 
 Status taken(const Operation& send) {
   return send.refusal.empty() ? Status() : Status::mismatch(send.refusal);
 }
-
-uint64_t bytes_of(const Operation& send) { return static_cast<uint64_t>(send.description.bytes()); }
 
 }  // namespace perseus

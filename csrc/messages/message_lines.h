@@ -7,7 +7,9 @@
 #include <span>
 
 #include "base/buffer_pool.h"
+#include "device/cuda/gpu_thread.h"
 #include "messages/envelope.h"
+#include "messages/message_form.h"
 #include "messages/messenger_host.h"
 #include "observe/counters.h"
 #include "transport/mesh.h"
@@ -26,10 +28,11 @@ struct MessageCredit {
 
 class MessageLines {
  public:
-  MessageLines(Mesh& mesh, BufferPool& buffers, Counters& counters, uint64_t credit,
-               MessengerHost& host)
+  MessageLines(Mesh& mesh, BufferPool& buffers, GpuThreads& gpus, Counters& counters,
+               uint64_t credit, MessengerHost& host)
       : mesh(mesh),
         buffers(buffers),
+        gpus(gpus),
         counters(counters),
         host(host),
         rank(mesh.topology().rank),
@@ -53,6 +56,7 @@ class MessageLines {
 
   Mesh& mesh;
   BufferPool& buffers;
+  GpuThreads& gpus;
   Counters& counters;
   MessengerHost& host;
   const int rank;
@@ -63,14 +67,14 @@ class MessageLines {
   ByteWriter writer_;
 };
 
-// The tag of a message's elements; differs from those of collectives.
-Tag tag_of_message(uint64_t number);
+// The tag of a message's elements, or of a run of them; differs from those of collectives.
+Tag tag_of_message(uint64_t number, uint32_t run = 0);
 
-// Returns the envelope of a send, and what the send ends with once its receiver has taken it. A
-// send that its program cannot make has a reason in place of a tensor.
-Envelope envelope_of(const Operation& send, uint64_t number, bool is_whole);
+// Returns the form in which a send's elements travel to another rank, and their envelope, which
+// comes first. A send that its program cannot make has a reason in place of a tensor.
+MessageForm form_of(const Operation& send);
+Envelope envelope_of(const Operation& send, uint64_t number);
+// Returns what a send ends with once its receiver has taken it.
 Status taken(const Operation& send);
-// The size of its elements.
-uint64_t bytes_of(const Operation& send);
 
 }  // namespace perseus

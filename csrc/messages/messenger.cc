@@ -2,9 +2,9 @@
 
 namespace perseus {
 
-Messenger::Messenger(EventLoop& loop, Mesh& mesh, BufferPool& buffers, Counters& counters,
-                     uint64_t credit, MessengerHost& host)
-    : lines_(mesh, buffers, counters, credit, host),
+Messenger::Messenger(EventLoop& loop, Mesh& mesh, BufferPool& buffers, GpuThreads& gpus,
+                     Counters& counters, uint64_t credit, MessengerHost& host)
+    : lines_(mesh, buffers, gpus, counters, credit, host),
       departed_(loop, mesh, [this] { incoming_.fail_hopeless(); }),
       outgoing_(lines_, departed_),
       incoming_(lines_, departed_) {}

@@ -29,8 +29,8 @@ namespace perseus {
 class Messenger {
  public:
   // A rank keeps at most `credit` bytes for each other one; the same on all ranks.
-  Messenger(EventLoop& loop, Mesh& mesh, BufferPool& buffers, Counters& counters, uint64_t credit,
-            MessengerHost& host);
+  Messenger(EventLoop& loop, Mesh& mesh, BufferPool& buffers, GpuThreads& gpus, Counters& counters,
+            uint64_t credit, MessengerHost& host);
 
   // Takes a send or a receive.
   void submit(const OperationPtr& operation);

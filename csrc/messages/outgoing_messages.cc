@@ -1,5 +1,11 @@
 #include "messages/outgoing_messages.h"
 
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "messages/message_moves.h"
+
 namespace perseus {
 namespace {
 
@@ -20,23 +26,32 @@ void OutgoingMessages::submit(const OperationPtr& send) {
     return lines_.host.message_done(send, lines_.host.without(to, send->process_set));
   }
   Receiver& receiver = receivers_[to];
-  const uint64_t bytes = bytes_of(*send);
+  Envelope envelope = envelope_of(*send, ++receiver.sent);
+  const uint64_t bytes = envelope.bytes();
   const uint64_t cost = MessageCredit::cost_of(bytes);
-  const bool is_whole =
-      bytes <= kMostWithEnvelope && receiver.with_envelopes + cost <= lines_.credit.window;
-  const Envelope envelope = envelope_of(*send, ++receiver.sent, is_whole);
+  envelope.is_whole = bytes <= kMostWithEnvelope && send->gpu == nullptr &&
+                      receiver.with_envelopes + cost <= lines_.credit.window;
   lines_.counters.messages_sent.add();
   lines_.counters.message_bytes_sent.add(bytes);
-  if (!is_whole) {
+  if (!envelope.is_whole) {
     lines_.tell(to, envelope);
     announced_[{to, envelope.number}] = {send, {}};
     return;
   }
-  lines_.tell(
-      to, envelope,
-      bytes > 0 ? std::span(send->tensors.front().input, bytes) : std::span<const std::byte>());
+  send_whole(*send, envelope);
   receiver.with_envelopes += cost;
   lines_.host.message_done(send, taken(*send));
+}
+
+void OutgoingMessages::send_whole(const Operation& send, const Envelope& envelope) {
+  const int to = send.message.peer;
+  const uint64_t bytes = envelope.bytes();
+  if (bytes == 0) return lines_.tell(to, envelope, {});
+  const std::byte* elements = send.tensors.front().input;
+  if (envelope.codec == kCodecNone) return lines_.tell(to, envelope, {elements, bytes});
+  std::array<std::byte, kMostWithEnvelope> encoded;
+  form_of(send).encode_all(elements, encoded.data());
+  lines_.tell(to, envelope, {encoded.data(), bytes});
 }
 
 void OutgoingMessages::on_clearance(int from, const Clearance& clearance) {
@@ -50,8 +65,13 @@ void OutgoingMessages::on_clearance(int from, const Clearance& clearance) {
     const Status& withdrawn = found.mapped().withdrawn;
     return lines_.host.message_done(send, withdrawn.is_ok() ? clearance.refusal : withdrawn);
   }
-  if (bytes_of(*send) == 0) return lines_.host.message_done(send, taken(*send));
-  move(send, clearance.number).start(nullptr);
+  if (send->description.bytes() == 0) return lines_.host.message_done(send, taken(*send));
+  // Elements that are here as they are to travel can go either way.
+  if (!clearance.in_runs && (send->gpu != nullptr || form_of(*send).is_encoded())) {
+    lines_.host.message_done(send, Status::aborted("its receiver asked for it in a wrong way"));
+    return lines_.host.on_malformed_message(from);
+  }
+  move(send, clearance.number, clearance.in_runs).start(nullptr);
 }
 
 bool OutgoingMessages::on_credit(int from, const Credit& credit) {
@@ -61,13 +81,10 @@ bool OutgoingMessages::on_credit(int from, const Credit& credit) {
   return true;
 }
 
-Task OutgoingMessages::move(OperationPtr send, uint64_t number) {
+Task OutgoingMessages::move(OperationPtr send, uint64_t number, bool in_runs) {
   lines_.begun();
-  const int to = send->message.peer;
-  Transfer transfer;
-  lines_.mesh.link(to).send(transfer, tag_of_message(number), send->tensors.front().input,
-                            bytes_of(*send), send->description.priority);
-  const Status status = lines_.ended(to, send->process_set, co_await transfer);
+  const Status moved = co_await send_elements(lines_, *send, number, in_runs);
+  const Status status = lines_.ended(send->message.peer, send->process_set, moved);
   lines_.host.message_done(send, status);
   lines_.host.transfer_ended();
   co_return status;

@@ -42,7 +42,9 @@ class OutgoingMessages {
     Status withdrawn;  // why it has been withdrawn; the receiver has not answered
   };
 
-  Task move(OperationPtr send, uint64_t number);
+  // Sends the elements with their envelope.
+  void send_whole(const Operation& send, const Envelope& envelope);
+  Task move(OperationPtr send, uint64_t number, bool in_runs);
 
   MessageLines& lines_;
   const DepartedSenders& departed_;

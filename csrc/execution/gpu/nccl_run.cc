@@ -9,7 +9,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cuda/lane_calls.h"
 #include "execution/finite_check.h"
-#include "execution/gpu/gpu_copies.h"
+#include "device/cuda/gpu_copies.h"
 #include "execution/gpu/gpu_search.h"
 #include "execution/gpu/nccl_group.h"
 #include "execution/results.h"

@@ -20,15 +20,24 @@ constexpr size_t kLongestReason = 1024;
 // The size before messages had codecs and devices.
 constexpr size_t kFirstTransferSize = offsetof(perseus_transfer_t, codec);
 
-// Names the message in errors: "to rank 1 (tag 7)".
-std::string name_of(bool is_send, const perseus_transfer_t& message) {
-  std::string name = is_send ? "to " : "from ";
-  name += message.peer == PERSEUS_ANY_RANK && !is_send ? "any rank"
-                                                       : "rank " + std::to_string(message.peer);
-  name += message.tag == PERSEUS_ANY_TAG && !is_send ? " (any tag"
-                                                     : " (tag " + std::to_string(message.tag);
-  if (message.set != PERSEUS_WORLD) name += ", process set " + std::to_string(message.set);
-  return name + ')';
+// Appends how errors name the message: "to rank 1 (tag 7)". An operation's key keeps its memory, so
+// that this allocates nothing.
+void append_name(std::string& key, bool is_send, const perseus_transfer_t& message) {
+  key += is_send ? "to " : "from ";
+  if (message.peer == PERSEUS_ANY_RANK && !is_send) {
+    key += "any rank";
+  } else {
+    key.append("rank ").append(std::to_string(message.peer));
+  }
+  if (message.tag == PERSEUS_ANY_TAG && !is_send) {
+    key += " (any tag";
+  } else {
+    key.append(" (tag ").append(std::to_string(message.tag));
+  }
+  if (message.set != PERSEUS_WORLD) {
+    key.append(", process set ").append(std::to_string(message.set));
+  }
+  key += ')';
 }
 
 bool contains(const std::vector<int>& ranks, int rank) {
@@ -39,15 +48,15 @@ bool contains(const std::vector<int>& ranks, int rank) {
 Status check_ends(const Engine& engine, bool is_send, const perseus_transfer_t& message) {
   const auto ranks = engine.process_set_ranks(message.set);
   PERSEUS_RETURN_IF_ERROR(ranks.status());
-  const std::string set = " does not belong to process set " + std::to_string(message.set);
+  const auto is_outside = [&](int rank) {
+    return Status::invalid_argument("rank " + std::to_string(rank) +
+                                    " does not belong to process set " +
+                                    std::to_string(message.set));
+  };
   const int rank = engine.topology().rank;
-  if (!contains(*ranks.value(), rank)) {
-    return Status::invalid_argument("rank " + std::to_string(rank) + set);
-  }
+  if (!contains(*ranks.value(), rank)) return is_outside(rank);
   const bool is_any_rank = !is_send && message.peer == PERSEUS_ANY_RANK;
-  if (!is_any_rank && !contains(*ranks.value(), message.peer)) {
-    return Status::invalid_argument("rank " + std::to_string(message.peer) + set);
-  }
+  if (!is_any_rank && !contains(*ranks.value(), message.peer)) return is_outside(message.peer);
   const bool is_any_tag = !is_send && message.tag == PERSEUS_ANY_TAG;
   if (message.tag < 0 && !is_any_tag) {
     return Status::invalid_argument("the tag is " + std::to_string(message.tag) +
@@ -116,7 +125,8 @@ Status transfer(const std::shared_ptr<Engine>& engine, OperationKind kind,
   const bool is_send = kind == OperationKind::kSend;
   const OperationPtr operation = recycled_operations().take();
   operation->process_set = message.set;
-  operation->key = operation_key(kind, name_of(is_send, message));
+  operation->key = operation_key(kind, "");
+  append_name(operation->key, is_send, message);
   operation->description.kind = kind;
   operation->description.priority = message.priority;
   operation->message = {message.peer, message.tag};

@@ -25,8 +25,9 @@ void MessageLines::tell(int to, const Envelope& envelope, std::span<const std::b
 Status MessageLines::ended(int peer, int32_t set, const Status& status) {
   --moving_;
   if (status.is_ok()) return status;
-  // Others can go on without a rank that has left in the middle of a message.
-  if (mesh.has_left(peer)) return host.without(peer, set);
+  // Others can go on without a rank that has left in the middle of a message. One that has ended
+  // the work of all ranks has not said that it leaves.
+  if (mesh.has_left(peer) && host.has_left(peer)) return host.without(peer, set);
   return host.transfer_failed(status);
 }
 

@@ -33,29 +33,29 @@ struct GpuEnd {
   perseus_transfer_t raw{};
 };
 
-perseus_handle_t begin(perseus_status_t (*call)(const perseus_transfer_t*, perseus_handle_t*),
+perseus_handle_t begun(perseus_status_t (*call)(const perseus_transfer_t*, perseus_handle_t*),
                        const perseus_transfer_t& end) {
   perseus_handle_t handle = 0;
   REQUIRE(call(&end, &handle) == PERSEUS_OK);
   return handle;
 }
 
-perseus_status_t finish(perseus_handle_t handle) {
+perseus_status_t end_of(perseus_handle_t handle) {
   const perseus_status_t status = perseus_wait(handle, -1);
   perseus_release(handle);
   return status;
 }
 
-std::vector<float> numbers(size_t count, int seed) {
+std::vector<float> values_from(size_t count, int seed) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i)
     values[i] = static_cast<float>(seed + static_cast<int>(i % 200));
   return values;
 }
 
-class GpuMessages : public testing::TestWithParam<int> {};  // the credit, in bytes
+class GpuMessages : public testing::TestWithParam<int> {};  // the credit, in KiB
 
-INSTANTIATE_TEST_SUITE_P(Credit, GpuMessages, testing::Values(0, 16 << 10, 16 << 20));
+INSTANTIATE_TEST_SUITE_P(Credit, GpuMessages, testing::Values(0, 16, 16 << 10));
 
 TEST_P(GpuMessages, GoFromGpuToGpu) {
   for (const int size : {1, 2}) {
@@ -67,14 +67,14 @@ TEST_P(GpuMessages, GoFromGpuToGpu) {
           REQUIRE(perseus_find_codec("bf16", &bf16) == PERSEUS_OK);
           for (const size_t count : kSizes) {
             for (const int32_t codec : {0, bf16}) {
-              GpuValues<float> sent(gpu, numbers(count, rank)), got(gpu, count);
+              GpuValues<float> sent(gpu, values_from(count, rank)), got(gpu, count);
               GpuEnd out(gpu, to, 7, sent.data(), count), in(gpu, from, 7, got.data(), count);
               out.raw.codec = codec;
-              const perseus_handle_t sending = begin(perseus_send, out.raw);
-              const perseus_handle_t receiving = begin(perseus_recv, in.raw);
-              REQUIRE(finish(receiving) == PERSEUS_OK);
-              REQUIRE(finish(sending) == PERSEUS_OK);
-              REQUIRE(got.read() == numbers(count, from));  // bf16 has 8 bits of them
+              const perseus_handle_t sending = begun(perseus_send, out.raw);
+              const perseus_handle_t receiving = begun(perseus_recv, in.raw);
+              REQUIRE(end_of(receiving) == PERSEUS_OK);
+              REQUIRE(end_of(sending) == PERSEUS_OK);
+              REQUIRE(got.read() == values_from(count, from));  // bf16 has 8 bits of them
             }
           }
         });
@@ -97,9 +97,9 @@ TEST(GpuMessage, IsInMemoryOfItsDevice) {
     // A program that knows no devices says nothing of them.
     GpuEnd old(gpu, 0, 2, host.data(), host.size());
     old.raw.struct_size = offsetof(perseus_transfer_t, codec);
-    const perseus_handle_t sending = begin(perseus_send, old.raw);
-    REQUIRE(finish(begin(perseus_recv, old.raw)) == PERSEUS_OK);
-    REQUIRE(finish(sending) == PERSEUS_OK);
+    const perseus_handle_t sending = begun(perseus_send, old.raw);
+    REQUIRE(end_of(begun(perseus_recv, old.raw)) == PERSEUS_OK);
+    REQUIRE(end_of(sending) == PERSEUS_OK);
   });
 }
 
@@ -110,9 +110,9 @@ TEST(GpuMessage, EndsWithAnErrorIfTheGpuFails) {
         REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
         const TestGpu gpu;
         constexpr size_t kCount = 400'000;
-        GpuValues<float> values(gpu, numbers(kCount, 1));
+        GpuValues<float> values(gpu, values_from(kCount, 1));
         GpuEnd end(gpu, 1 - rank, 3, values.data(), kCount);
-        REQUIRE(finish(begin(rank == 0 ? perseus_send : perseus_recv, end.raw)) != PERSEUS_OK);
+        REQUIRE(end_of(begun(rank == 0 ? perseus_send : perseus_recv, end.raw)) != PERSEUS_OK);
         REQUIRE(last_error_has("copying a tensor"));
         perseus_shutdown();
       });

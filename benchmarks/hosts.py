@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -42,7 +41,7 @@ from typing import Any
 from contest import ending, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor, Times, percentile
-from contest.lab import Lab, open_lab, why_not
+from contest.lab import FILLING, Capacity, Lab, open_lab, why_not
 from contest.launch import Contender, Host, variant
 from contest.models import NAMES, V100
 from contest.step_bound import bytes_on_the_link
@@ -58,8 +57,6 @@ MPI = tuple(variant(label, label, **TCP_ONLY) for label in ("horovod mpi", "open
 PEERS = (*GLOO, *MPI)
 #: Parts that run at every shape.
 QUICK = ("allreduce", "latency")
-#: Connections of plain sockets between two hosts that are enough to fill a link.
-FILLING = 8
 
 
 @dataclass(frozen=True)
@@ -138,27 +135,8 @@ class Hosts:
             )
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """Mbit/s of payload that each host can send, all at once.
-
-    sockets: what plain sockets move; cap: what the link's cap leaves for payload.
-    """
-
-    sockets: float
-    cap: float
-
-    @property
-    def limit(self) -> float:
-        return max(self.sockets, self.cap)
-
-    def __repr__(self) -> str:
-        return f"plain sockets move {self.sockets:.0f} Mbit/s, the cap leaves {self.cap:.0f}"
-
-
 def capacity(lab: Lab, hosts: Hosts) -> Capacity:
-    windows = lab.plain_sockets(FILLING, seconds=0.5 if hosts.args.quick else 5)
-    return Capacity(statistics.median(windows), lab.payload_mbit() or 0.0)
+    return lab.capacity(0.5 if hosts.args.quick else 5)
 
 
 def add_large(

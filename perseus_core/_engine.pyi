@@ -127,9 +127,14 @@ def send(
     dtype: int,
     priority: int,
     callback: Callable[[int, int, str], object] | LateCallback | None,
+    codec: int = 0,
+    device: int = 0,
+    device_index: int = 0,
+    stream: int = 0,
     /,
 ) -> int:
-    """Starts to send a tensor in CPU memory; `keep` and `callback` are as for submit."""
+    """Starts to send a tensor; `keep` and `callback` are as for submit. `codec` 0 is none. The last
+    three are the parts of a place; give all of them or none."""
 
 def recv(
     process_set: int,
@@ -141,6 +146,10 @@ def recv(
     dtype: int,
     priority: int,
     callback: Callable[[int, int, str], object] | LateCallback | None,
+    codec: int = 0,
+    device: int = 0,
+    device_index: int = 0,
+    stream: int = 0,
     /,
 ) -> int:
     """Starts to receive into that memory, or with no shape into a Result."""

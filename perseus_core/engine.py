@@ -42,11 +42,14 @@ Start an operation:
 
 Exchange messages with one other rank; see perseus_core.messages:
 
-  send(process_set, peer, tag, keep, address, shape, dtype, priority, callback) -> int
-  recv(process_set, peer, tag, keep, address, shape, dtype, priority, callback) -> int
-      Start to send a tensor in CPU memory, or to receive into that memory; a receive whose shape is
-      None takes whatever comes, as a Result. ANY_RANK and ANY_TAG are for receives. ValueError for
-      a wrong argument.
+  send(process_set, peer, tag, keep, address, shape, dtype, priority, callback, codec=0, device=0,
+       device_index=0, stream=0) -> int
+  recv(process_set, peer, tag, keep, address, shape, dtype, priority, callback, codec=0, device=0,
+       device_index=0, stream=0) -> int
+      Start to send a tensor, or to receive into its memory; a receive whose shape is None takes
+      whatever comes, as a Result. ANY_RANK and ANY_TAG are for receives, and a codec other than 0,
+      which is none, for sends. The last three are the parts of a `Place`; give all of them or none.
+      ValueError for a wrong argument.
   refuse_message(is_send, process_set, peer, tag, reason) -> None
       Has the other end of a message fail, since this rank's call was refused.
   message_of(handle) -> tuple[int, int]

@@ -29,7 +29,7 @@ from perseus_core.arrays import ArrayLike, bfloat16, dtype_number
 from perseus_core.constants import DataType
 from perseus_core.engine import Operand, Place
 
-__all__ = ["CUDA", "GpuArray", "GpuPair", "is_on_gpu", "lone_input", "pairs"]
+__all__ = ["CUDA", "GpuArray", "GpuPair", "is_on_gpu", "lone_input", "memory_of", "pairs"]
 
 #: PERSEUS_CUDA
 CUDA = 1
@@ -104,8 +104,8 @@ class GpuPair:
         self,
         array: ArrayLike,
         out: ArrayLike,
-        source: _Memory,
-        target: _Memory | None,
+        source: Memory,
+        target: Memory | None,
         place: Place,
     ) -> None:
         #: where the tensors of the operation are
@@ -197,12 +197,20 @@ def lone_input(array: ArrayLike, rows_of_result: Callable[[int], int | None]) ->
     return _made([array], [_empty(array, rows_of_result)])[0]
 
 
+def memory_of(array: ArrayLike) -> tuple[Memory, Place]:
+    """Returns the memory of one array, and where it is; raises what `pairs` raises."""
+    interface = _interface(array)
+    stream = _common_stream([interface])
+    memory = _memory(array, interface, stream)
+    return memory, (CUDA, memory.index, 0 if stream == _LEGACY_STREAM else stream)
+
+
 def _made(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPair]:
     given = [*arrays, *(out for out in outs if out is not None)]
     interfaces = [_interface(array) for array in given]
     stream = _common_stream(interfaces)
     memories = [
-        _from_dlpack(array, stream) if interface is None else _from_interface(array, interface)
+        _memory(array, interface, stream)
         for array, interface in zip(given, interfaces, strict=True)
     ]
     index = _common_index(memories)
@@ -243,7 +251,7 @@ def _empty(array: ArrayLike, rows_of_result: Callable[[int], int | None] | None 
         return sys.modules["cupy"].empty(shape, array.dtype)
 
 
-class _Memory:
+class Memory:
     """The memory of an array, and an object that keeps it alive."""
 
     __slots__ = ("address", "dtype", "index", "is_readonly", "keep", "shape")
@@ -308,7 +316,7 @@ def _common_stream(interfaces: Sequence[Mapping[str, Any] | None]) -> int:
     return _engine.NO_STREAM if are_ready else _LEGACY_STREAM
 
 
-def _common_index(memories: Sequence[_Memory]) -> int:
+def _common_index(memories: Sequence[Memory]) -> int:
     indexes = sorted({memory.index for memory in memories} - {_ANY_GPU})
     if len(indexes) > 1:
         raise ValueError(
@@ -318,7 +326,13 @@ def _common_index(memories: Sequence[_Memory]) -> int:
     return indexes[0] if indexes else _ANY_GPU
 
 
-def _from_interface(array: ArrayLike, interface: Mapping[str, Any]) -> _Memory:
+def _memory(array: ArrayLike, interface: Mapping[str, Any] | None, stream: int) -> Memory:
+    if interface is None:
+        return _from_dlpack(array, stream)
+    return _from_interface(array, interface)
+
+
+def _from_interface(array: ArrayLike, interface: Mapping[str, Any]) -> Memory:
     if interface.get("mask") is not None:
         raise TypeError("a masked array cannot be sent: its mask would be lost")
     dtype = np.dtype(interface["typestr"])
@@ -331,10 +345,10 @@ def _from_interface(array: ArrayLike, interface: Mapping[str, Any]) -> _Memory:
     address, is_readonly = interface["data"]
     device = getattr(array, "__dlpack_device__", None)
     index = _ANY_GPU if device is None else int(device()[1])
-    return _Memory(int(address or 0), shape, number, index, bool(is_readonly), array)
+    return Memory(int(address or 0), shape, number, index, bool(is_readonly), array)
 
 
-def _from_dlpack(array: ArrayLike, stream: int) -> _Memory:
+def _from_dlpack(array: ArrayLike, stream: int) -> Memory:
     try:
         capsule = array.__dlpack__(stream=stream, max_version=(1, 0))
     except TypeError:  # a producer older than DLPack 1
@@ -342,7 +356,7 @@ def _from_dlpack(array: ArrayLike, stream: int) -> _Memory:
     taken = _engine.DlpackArray(capsule)
     if taken.strides is not None:
         _check_row_major(array, taken.shape, taken.strides, 1)
-    return _Memory(
+    return Memory(
         taken.address, taken.shape, taken.dtype, taken.device_index, taken.readonly, (array, taken)
     )
 

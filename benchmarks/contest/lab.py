@@ -39,6 +39,28 @@ class Connection:
     pids: frozenset[int]
 
 
+#: Connections of plain sockets between two hosts that are enough to fill a link.
+FILLING = 8
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Mbit/s of payload that each host can send, all at once.
+
+    sockets: what plain sockets move; cap: what the link's cap leaves for payload.
+    """
+
+    sockets: float
+    cap: float
+
+    @property
+    def limit(self) -> float:
+        return max(self.sockets, self.cap)
+
+    def __repr__(self) -> str:
+        return f"plain sockets move {self.sockets:.0f} Mbit/s, the cap leaves {self.cap:.0f}"
+
+
 @dataclass(frozen=True)
 class Lab:
     """A lab of `hosts` hosts; caps are in Mbit/s, or None for no cap. Use `open_lab`."""
@@ -84,6 +106,11 @@ class Lab:
         """Returns what the cap of a host's link leaves for payload: the most any program can
         move."""
         return None if self.link_mbit is None else self.link_mbit * PAYLOAD_OF_A_FRAME
+
+    def capacity(self, seconds: float) -> Capacity:
+        """Measures plain sockets for so long."""
+        windows = self.plain_sockets(FILLING, seconds=seconds)
+        return Capacity(statistics.median(windows), self.payload_mbit() or 0.0)
 
     def connections(self, host: int, pids: Collection[int] | None = None) -> list[Connection]:
         """Returns a host's connections, only of these processes if given; most bytes sent first."""

@@ -9,6 +9,7 @@
 
 #include "base/recycler.h"
 #include "base/settings.h"
+#include "capi/gpu_place.h"
 #include "codec/codec.h"
 #include "execution/results.h"
 
@@ -95,7 +96,8 @@ class Checker {
 
   // Called last, when everything else is right: it records an event on the caller's stream.
   Status take_gpu() {
-    auto found = find_gpu();
+    const std::string& folders = engine_.settings().cuda_library_path;
+    auto found = find_gpu(*operation_, folders, submission_.device_index);
     if (!found.is_ok()) return about(found.status());
     Gpu& gpu = *found.value();
     for (size_t t = 0; t < operation_->tensors.size(); ++t) {
@@ -116,27 +118,11 @@ class Checker {
     }
     const CurrentContext current(gpu);
     PERSEUS_RETURN_IF_ERROR(about(current.status()));
-    if (submission_.stream != PERSEUS_NO_STREAM) {
-      auto ready = gpu.record(static_cast<CuStream>(submission_.stream));
-      if (!ready.is_ok()) return about(ready.status());
-      operation_->ready = std::move(ready).value();
-    }
-    operation_->gpu = &gpu;
-    operation_->description.device = DeviceKind::kCuda;
+    PERSEUS_RETURN_IF_ERROR(about(place_on_gpu(*operation_, gpu, submission_.stream)));
     const auto place =
         std::lower_bound(set_ranks_.begin(), set_ranks_.end(), engine_.topology().rank);
     return about(allocate_outputs(*operation_, static_cast<int>(set_ranks_.size()),
                                   static_cast<int>(place - set_ranks_.begin())));
-  }
-
-  Result<Gpu*> find_gpu() const {
-    const std::string& folders = engine_.settings().cuda_library_path;
-    if (submission_.device_index >= 0) return Gpu::get(folders, submission_.device_index);
-    for (size_t t = 0; t < operation_->tensors.size(); ++t) {
-      if (operation_->description.tensors[t].elements() == 0) continue;
-      return Gpu::of_memory(folders, operation_->tensors[t].input);
-    }
-    return Gpu::get(folders, 0);
   }
 
   Status about(const Status& status) const {

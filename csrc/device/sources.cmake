@@ -1,5 +1,5 @@
 set(SOURCES cpu/kernels.cc cpu/kernels_generic.cc cpu/pack.cc
-    cuda/cuda_error.cc cuda/gpu.cc cuda/gpu_thread.cc cuda/kernels_image.cc cuda/lane_calls.cc cuda/libraries.cc
+    cuda/cuda_error.cc cuda/gpu.cc cuda/gpu_copies.cc cuda/gpu_thread.cc cuda/kernels_image.cc cuda/lane_calls.cc cuda/libraries.cc
     cuda/move_launch.cc cuda/nccl_comm.cc cuda/nccl_lane.cc)
 set(NEEDS base observe)
 

@@ -35,7 +35,7 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
       executor(context, {.operations = tracker, .shards = termination, .launches = agreements},
                mesh.topology().local_size(), shape_of(mesh.topology())),
       message_host(mesh, tracker, termination, departures, sets),
-      messenger(loop, mesh, context.buffers, context.counters,
+      messenger(loop, mesh, context.buffers, context.gpus, context.counters,
                 static_cast<uint64_t>(context.settings.message_credit), message_host),
       message_watch(loop, report_time(context.settings), stall_limit(context.settings),
                     context.rank, messenger, context.counters, message_host),

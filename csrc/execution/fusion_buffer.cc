@@ -5,7 +5,7 @@
 #include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/pack.h"
-#include "execution/gpu/gpu_copies.h"
+#include "device/cuda/gpu_copies.h"
 #include "execution/run_options.h"
 #include "execution/trace.h"
 

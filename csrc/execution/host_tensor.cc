@@ -1,7 +1,7 @@
 #include "execution/host_tensor.h"
 
 #include "collectives/scratch_array.h"
-#include "execution/gpu/gpu_copies.h"
+#include "device/cuda/gpu_copies.h"
 #include "execution/results.h"
 
 namespace perseus {

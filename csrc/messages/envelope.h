@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "codec/codec.h"
 #include "negotiation/description.h"
 
 namespace perseus {
@@ -18,19 +19,26 @@ struct Envelope {
   int32_t tag = 0;
   uint64_t number = 0;    // counts the messages from this sender to this receiver, from 1
   bool is_whole = false;  // the elements follow; otherwise they wait for a Clearance
+  bool in_runs = false;   // the elements move in runs: see MessageForm
   TensorDescription tensor;
+  int32_t codec = kCodecNone;  // that has encoded the elements
+  uint64_t encoded_bytes = 0;  // what that gives; 0 if there is none
   std::string refusal;  // why the sender's program cannot send it, in place of elements; else empty
 
-  uint64_t bytes() const;  // of the elements
+  uint64_t bytes() const;  // of the elements as they travel
 
   void write(ByteWriter& writer) const;  // without the elements
   static std::optional<Envelope> read(ByteReader& reader);
+
+ private:
+  bool may_be_encoded() const;
 };
 
 // Answers an envelope without elements.
 struct Clearance {
   uint64_t number = 0;
-  Status refusal;  // why the receiver does not take them; ok: send them now
+  bool in_runs = false;  // as in the envelope, or because the receiver wants them in runs
+  Status refusal;        // why the receiver does not take them; ok: send them now
 
   void write(ByteWriter& writer) const;
   static std::optional<Clearance> read(ByteReader reader);

@@ -11,16 +11,24 @@ namespace perseus::python {
 namespace {
 
 // The end of a message that arguments 0 to 2 (process_set, peer, tag), 4 to 6 (address, shape,
-// dtype) and 7 (priority) describe. Its tensor has that address as input and as output.
+// dtype), 7 (priority) and, if they are given, 9 (codec) and 10 to 12 (device, device_index,
+// stream) describe. Its tensor has that address as input and as output.
 class MessageEnd {
  public:
   explicit MessageEnd(const Arguments& arguments) {
-    arguments.expect(9, 9);
+    arguments.expect(9, 13);
     end.struct_size = sizeof end;
     end.set = arguments.int32(0);
     end.peer = arguments.int32(1);
     end.tag = arguments.int32(2);
     end.priority = arguments.int32(7);
+    if (arguments.has(9)) end.codec = arguments.int32(9);
+    if (arguments.has(10)) {
+      arguments.expect(13, 13);
+      end.device = static_cast<perseus_device_t>(arguments.int32(10));
+      end.device_index = arguments.int32(11);
+      end.stream = arguments.address(12);
+    }
     if (arguments.object(5).is_none()) return;
     tensor_.input = tensor_.output = arguments.address(4);
     tensor_.rank = arguments.shape(5, extents_);
@@ -37,8 +45,9 @@ class MessageEnd {
   int64_t extents_[kMaxRank];
 };
 
-// send(process_set, peer, tag, keep, address, shape, dtype, priority, callback) -> handle; recv is
-// the same, except that a shape of None takes whatever comes.
+// send(process_set, peer, tag, keep, address, shape, dtype, priority, callback, codec = 0[, device,
+// device_index, stream]) -> handle; recv is the same, except that a shape of None takes whatever
+// comes.
 template <perseus_status_t (*begin)(const perseus_transfer_t*, perseus_handle_t*)>
 PyObject* transfer(const Arguments& arguments) {
   MessageEnd message(arguments);

@@ -52,7 +52,7 @@ def send(
       rank: this rank in the group.
     """
     try:
-        buffer = _in_cpu_memory(tensor)
+        buffer = _in_order(tensor)
     except Exception as error:
         refuse_message(True, process_set, peer, tag, error)
         raise
@@ -77,7 +77,7 @@ def receive(
     source: list[int] = [] if peer is None else [place(peer)]
     sender = engine.ANY_RANK if peer is None else peer
     try:
-        buffer = _in_cpu_memory(tensor)
+        buffer = _in_order(tensor)
     except Exception as error:
         refuse_message(False, process_set, sender, tag, error)
         raise
@@ -107,7 +107,10 @@ def _begin(
     callback = engine.LateCallback()
     work = MessageWork(what, operations, timeout, source)
     try:
-        handle = begin(*ends, buffer, buffer.data_ptr(), (buffer.nbytes,), _BYTE, 0, callback)
+        place = place_of([buffer]) or ()
+        handle = begin(
+            *ends, buffer, buffer.data_ptr(), (buffer.nbytes,), _BYTE, 0, callback, 0, *place
+        )
     except Exception as error:
         operations.error = error
         operations.ended = True
@@ -116,7 +119,7 @@ def _begin(
     return work
 
 
-def _in_cpu_memory(tensor: torch.Tensor) -> torch.Tensor:
+def _in_order(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the row-major tensor itself, or a copy; ValueError if it is on an unknown device."""
     place_of([tensor])
-    return row_major(tensor).cpu()
+    return row_major(tensor)

@@ -396,9 +396,9 @@ typedef struct {
   int32_t peer; /**< the other rank, of the world; may be this one; perseus_recv: or
                    PERSEUS_ANY_RANK */
   int32_t tag;  /**< 0 or more; perseus_recv: or PERSEUS_ANY_TAG */
-  /** On the CPU. perseus_send: its input is sent, with its shape and data type. perseus_recv: its
-   * output gets the message, which must have this data type and number of elements. NULL takes
-   * whatever comes, into memory of the library; see perseus_result. */
+  /** perseus_send: its input is sent, with its shape and data type. perseus_recv: its output gets
+   * the message, which must have this data type and number of elements. NULL takes whatever comes,
+   * into memory of the library on the CPU; see perseus_result. */
   const perseus_tensor_t* tensor;
   int32_t priority;            /**< of the sender: higher goes first */
   perseus_callback_t callback; /**< may be NULL */
@@ -408,6 +408,15 @@ typedef struct {
    * fails with PERSEUS_MISMATCH and this reason, and so does this one. The tensor is not looked at.
    * NULL: there is none. */
   const char* refusal;
+  /** perseus_send: from perseus_find_codec; encodes a float32 tensor on its way to another rank,
+   * which decodes it without being told. 0: none. */
+  int32_t codec;
+  /** Where the tensor is, as in perseus_submission_t; the two ends may differ. A tensor on a GPU
+   * travels by way of the host's memory. The message is read, or written, after the work that is in
+   * the stream now; it is complete when the GPU is done with the tensor. */
+  perseus_device_t device;
+  int32_t device_index;
+  void* stream;
 } perseus_transfer_t;
 
 /** Begins to send a tensor to one rank, and returns at once. It needs no agreement, and any number

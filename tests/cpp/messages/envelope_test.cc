@@ -63,14 +63,36 @@ TEST(Envelope, HasATagAndAPossibleSize) {
   }
 }
 
+TEST(Envelope, SaysHowItsElementsAreEncoded) {
+  Envelope encoded = envelope();
+  encoded.tensor.dtype = DataType::kFloat32;
+  encoded.refusal.clear();
+  encoded.is_whole = false;
+  encoded.in_runs = true;
+  encoded.codec = kCodecFp16;
+  encoded.encoded_bytes = 24;
+  ByteWriter writer;
+  encoded.write(writer);
+  const auto found = read(writer.bytes());
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->in_runs);
+  EXPECT_EQ(found->codec, kCodecFp16);
+  EXPECT_EQ(found->bytes(), 24u);
+  for (size_t size = 1; size < writer.size(); ++size) {
+    EXPECT_FALSE(read(writer.bytes().first(size))) << size;
+  }
+}
+
 TEST(Clearance, IsReadAsItWasWritten) {
   ByteWriter writer;
-  Clearance{.number = 5, .refusal = Status::mismatch("it does not fit")}.write(writer);
+  Clearance{.number = 5, .in_runs = true, .refusal = Status::mismatch("it does not fit")}.write(
+      writer);
   ByteReader reader(writer.bytes());
   EXPECT_EQ(reader.get<ControlKind>(), ControlKind::kClearance);
   const auto found = Clearance::read(reader);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->number, 5u);
+  EXPECT_TRUE(found->in_runs);
   EXPECT_EQ(found->refusal.code(), StatusCode::kMismatch);
   EXPECT_EQ(found->refusal.message(), "it does not fit");
   EXPECT_FALSE(Clearance::read(ByteReader(writer.bytes().subspan(1, 6))));

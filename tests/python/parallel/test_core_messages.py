@@ -184,6 +184,64 @@ def test_a_mistake_of_one_rank_fails_on_the_other() -> None:
     assert perseus.recv(from_).array == 1
 
 
+#: What a codec may lose of a number, and the bytes that it takes for each.
+CODECS = {"none": (0.0, 4), "fp16": (2.0**-11, 2), "bf16": (2.0**-8, 2)}
+
+
+@pytest.mark.parametrize("elements", [0, 1, 1000, 30_000, 600_000])
+@pytest.mark.parametrize("codec", CODECS)
+def test_codecs_lose_no_more_than_their_type(codec: str, elements: int) -> None:
+    to, from_ = neighbours()
+    number = perseus.find_codec(codec)
+    unit, _ = CODECS[codec] if to != perseus.rank() else (0, 4)  # nothing travels to oneself
+    array = rank_input(perseus.rank(), (elements,), "float32")
+    sending = perseus.isend(array, to, codec=number)
+    if elements != 30_000:  # some are asked for before they come, and some after
+        perseus.barrier()
+    expected = rank_input(from_, (elements,), "float32").astype("float64")
+    message = perseus.recv(from_)
+    assert message.array.dtype == np.float32 and message.array.shape == (elements,)
+    assert (np.abs(message.array - expected) <= unit * np.abs(expected)).all()
+    sending.wait()
+    out = np.zeros(elements, np.float32)
+    sending = perseus.isend(array, to, codec=number)
+    perseus.recv(from_, out=out)
+    np.testing.assert_array_equal(out, message.array)
+    sending.wait()
+
+
+def test_counters_count_the_bytes_that_travel() -> None:
+    to, from_ = neighbours()
+    for codec, (_, size) in CODECS.items():
+        for elements in (1000, 100_000):
+            before = perseus.counters()["message_bytes_sent"]
+            array = np.ones(elements, np.float32)
+            sending = perseus.isend(array, to, codec=perseus.find_codec(codec))
+            perseus.recv(from_)
+            sending.wait()
+            sent = perseus.counters()["message_bytes_sent"] - before
+            scale = 4 if codec == "fp16" and to != perseus.rank() else 0
+            assert sent == elements * (size if to != perseus.rank() else 4) + scale
+
+
+def test_a_codec_that_does_not_fit() -> None:
+    to, from_ = neighbours()
+    fp16 = perseus.find_codec("fp16")
+    why = r"codec is 'fp16'; it must be 'none' for float64\[3\], since codecs encode float32"
+    with pytest.raises(ValueError, match=why):
+        perseus.send(np.zeros(3), to, codec=fp16)
+    with pytest.raises(perseus.MismatchError, match=f"could not take part: {why}"):
+        perseus.recv(from_)
+    with pytest.raises(ValueError, match="there is no codec 99"):
+        perseus.send(np.zeros(3, np.float32), to, codec=99)
+    with pytest.raises(perseus.MismatchError, match="there is no codec 99"):
+        perseus.recv(from_)
+    with pytest.raises(TypeError, match="codec"):
+        perseus.send(np.zeros(3, np.float32), to, codec="fp16")
+    with pytest.raises(perseus.MismatchError, match="could not take part: TypeError"):
+        perseus.recv(from_)
+
+
 def test_wrong_arguments() -> None:
     size = perseus.size()
     one = np.ones(1)

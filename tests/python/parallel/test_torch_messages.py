@@ -86,3 +86,33 @@ def test_what_does_not_fit_is_an_error():
         hvd.irecv(tag=-5)
     with pytest.raises(ValueError, match="does not belong to process set 0"):
         hvd.send(torch.zeros(1), hvd.size())
+
+
+@pytest.mark.parametrize("elements", [500, 300_000])
+@pytest.mark.parametrize(
+    ("compression", "unit"),
+    [(hvd.Compression.none, 0), (hvd.Compression.fp16, 2**-11), ("bf16", 2**-8)],
+    ids=["none", "fp16", "bf16"],
+)
+def test_a_compressed_message(compression, unit, elements, device):
+    to, from_ = neighbours()
+    sent = values(hvd.rank(), (elements,), torch.float32).to(device)
+    sending = hvd.isend(sent, to, compression=compression)
+    tensor = hvd.recv(source=from_).tensor
+    expected = values(from_, (elements,), torch.float32).double()
+    assert ((tensor.double() - expected).abs() <= unit * expected.abs()).all()
+    hvd.synchronize(sending)
+
+
+def test_a_compression_that_is_not_one_for_messages():
+    to, from_ = neighbours()
+    cases = [
+        (torch.zeros(3, dtype=torch.float64), hvd.Compression.fp16, ValueError, "codec is 'fp16'"),
+        (torch.zeros(3), "gzip", ValueError, "no codec is named 'gzip'; there are: none, fp16"),
+        (torch.zeros(3), 16, TypeError, "compression is 16; it must be Compression.none"),
+    ]
+    for tensor, compression, kind, why in cases:
+        with pytest.raises(kind, match=why):
+            hvd.send(tensor, to, compression=compression)
+        with pytest.raises(hvd.HorovodInternalError, match=f"could not take part: .*{why}"):
+            hvd.recv(source=from_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -211,6 +212,73 @@ def streams_wait_in_place_of_the_host() -> None:
         _engine.release(handle)
 
 
+def messages_between_gpus_and_cpus() -> None:
+    rank, size = core.rank(), core.size()
+    to, from_ = (rank + 1) % size, (rank - 1) % size
+    for elements in (0, 1, 3000, 300_000):
+        mine = rank_input(rank, (elements,), "float32")
+        expected = rank_input(from_, (elements,), "float32")
+        for kind, codec in ((InterfaceArray, "none"), (DlpackArray, "none"), (CupyArray, "bf16")):
+            number = core.find_codec(codec)
+            unit = 2.0**-8 if codec == "bf16" and size > 1 else 0.0
+            # From a GPU to a GPU, to memory of the engine and to a given array, and to a GPU from a
+            # CPU. Some are asked for before they come, and some after.
+            sends = [core.isend(kind(gpu, mine), to, tag=t, codec=number) for t in range(3)]
+            sends.append(core.isend(mine, to, tag=3, codec=number))
+            outs = [kind(gpu, np.zeros(elements, np.float32)) for _ in range(2)]
+            host = np.zeros(elements, np.float32)
+            message = core.recv(from_, tag=0, out=outs[0])
+            assert message.array is outs[0] and message[1:] == (from_, 0)
+            core.barrier()
+            core.recv(from_, tag=2, out=host)
+            core.recv(from_, tag=3, out=outs[1])
+            for got in (outs[0].read(), core.recv(from_, tag=1).array, host, outs[1].read()):
+                assert (np.abs(got - expected) <= unit * np.abs(expected)).all()
+            for handle in sends:
+                handle.wait()
+
+
+def messages_wait_for_the_stream() -> None:
+    rank, size = core.rank(), core.size()
+    to, from_ = (rank + 1) % size, (rank - 1) % size
+    array = InterfaceArray(gpu, np.full(50, float(rank)))
+    gpu.synchronize(gpu.stream)
+    gpu.driver.perseus_standin_hold(ctypes.c_void_p(gpu.stream))
+    later = InterfaceArray(gpu, np.full(50, float(rank) + 100))  # its values are still to come
+    sending = core.isend(later, to)
+    receive = core.irecv(from_)
+    assert_refused(lambda: receive.wait(0.05), TimeoutError)
+    core.barrier()
+    gpu.driver.perseus_standin_release(ctypes.c_void_p(gpu.stream))
+    np.testing.assert_array_equal(receive.wait().array, np.full(50, from_ + 100.0))
+    sending.wait()
+    # Freed too early, the stand-in would end the process.
+    sends = [core.isend(InterfaceArray(gpu, np.ones(400_000)), to) for _ in range(3)]
+    gc.collect()
+    for _ in range(3):
+        core.recv(from_, out=np.zeros(400_000))
+    for handle in sends:
+        handle.wait()
+    del array
+
+
+def messages_of_wrong_arrays_are_refused() -> None:
+    rank, size = core.rank(), core.size()
+    to, from_ = (rank + 1) % size, (rank - 1) % size
+    host = np.ones((4, 4))
+    array = InterfaceArray(gpu, host)
+    columns = InterfaceArray(gpu, host, strides=(8, 32))
+    liar = InterfaceArray(gpu, host, data=(host.ctypes.data, False))
+    readonly = InterfaceArray(gpu, host, data=(array.address, True))
+    for wrong, why in ((columns, "not contiguous"), (liar, "not on a GPU")):
+        assert_refused(lambda wrong=wrong: core.send(wrong, to), ValueError, why)
+        assert_refused(lambda: core.recv(from_), core.MismatchError, why)
+    sending = core.isend(array, to)
+    assert_refused(lambda: core.recv(from_, out=readonly), ValueError, "out is read-only")
+    with contextlib.suppress(core.MismatchError):
+        sending.wait()  # complete, if the receiver had room before it refused
+
+
 class ArrayThatTellsNoStream(InterfaceArray):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -328,6 +396,9 @@ CHECKS = [
     results_are_in_memory_of_the_inputs_library,
     groups_and_many_in_flight,
     results_are_inputs_again,
+    messages_between_gpus_and_cpus,
+    messages_wait_for_the_stream,
+    messages_of_wrong_arrays_are_refused,
     arrays_live_until_the_end,
     a_callback_is_told,
     streams_wait_in_place_of_the_host,

@@ -191,3 +191,39 @@ def test_messages_are_in_the_timeline_and_counted(tmp_path: Path) -> None:
     text = trace.read_text()
     assert '"SEND"' in text and "to rank 1 (tag 4)" in text
     assert '"RECV"' in text and "from rank 1 (any tag)" in text
+
+
+OVERTAKES = """
+import threading
+ended, all_ended = [], threading.Event()
+def note(tag):
+    ended.append(tag)
+    if len(ended) == 21:
+        all_ended.set()
+urgency = 5 * int(os.environ["IS_URGENT"])
+arrays = [np.full(1_000_000, tag) for tag in range(21)]
+if rank == 1:
+    for tag, array in enumerate(arrays):
+        array[:] = -1
+        perseus.irecv(0, tag=tag, out=array, callback=lambda _, tag=tag: note(tag))
+perseus.barrier()
+if rank == 0:
+    sends = [perseus.isend(arrays[tag], 1, tag=tag) for tag in range(20)]
+    perseus.send(arrays[20], 1, tag=20, priority=urgency)
+    for handle in sends:
+        handle.wait()
+else:
+    assert all_ended.wait(60)
+    assert all((array == tag).all() for tag, array in enumerate(arrays))
+    place = ended.index(20)
+    assert place < 12 if urgency else place >= 15, ended
+print("well", flush=True)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("is_urgent", [0, 1])
+def test_an_urgent_message_overtakes_others(tmp_path: Path, transport: str, is_urgent: int) -> None:
+    settings = {"PERSEUS_TRANSPORT": transport, "IS_URGENT": str(is_urgent)}
+    result = run(tmp_path, 2, OVERTAKES, **settings)
+    assert result.stdout.count("well") == 2, result.stdout + result.stderr

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from elastic_job import Job, finished
 
 #: Trains to step STEPS. Each step adds 1 to a value that all ranks hold, so that at the end it is
 #: STEPS if no step was lost or counted twice. At given steps, things happen (EVENTS).
@@ -71,47 +71,9 @@ core.shutdown()
 """
 
 
-class Job:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.result = subprocess.CompletedProcess[str]([], 0)
-
-    def run(
-        self, *arguments: str, hosts: str, steps: int = 60, timeout: float = 40, **more: str
-    ) -> subprocess.CompletedProcess[str]:
-        (self.folder / "hosts").write_text(hosts.replace(",", "\n") + "\n")
-        script = self.folder / "discover.sh"
-        script.write_text(f"#!/bin/sh\ncat {self.folder}/hosts\n")
-        script.chmod(0o755)
-        program = self.folder / "train.py"
-        program.write_text(TRAINING)
-        environment = {
-            **os.environ,
-            "FOLDER": str(self.folder),
-            "STEPS": str(steps),
-            "EVENTS": "{}",
-            **more,
-        }
-        command = [sys.executable, "-m", "perseus.run", "--host-discovery-script", str(script)]
-        return subprocess.run(
-            [*command, "--verbose", *arguments, sys.executable, str(program)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
-
-
-def finished(result: subprocess.CompletedProcess[str]) -> list[tuple[int, int, int]]:
-    """Returns rank, size and entries of those that have come to the end, by rank."""
-    assert result.returncode == 0, result.stdout + result.stderr
-    lines = [line.split("well ")[1] for line in result.stdout.splitlines() if "well " in line]
-    return sorted(tuple(map(int, line.split())) for line in lines)
+    return Job(tmp_path, TRAINING)
 
 
 def test_nothing_happens(job: Job) -> None:

@@ -1,4 +1,4 @@
-#include "execution/gpu/gpu_copies.h"
+#include "device/cuda/gpu_copies.h"
 
 #include <utility>
 

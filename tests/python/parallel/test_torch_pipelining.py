@@ -239,3 +239,11 @@ def test_replicas_in_shards(mesh: dist.device_mesh.DeviceMesh, schedule: str) ->
 
     pipeline = Pipeline(schedule, whole, stages, len(whole), distribute=sharded)
     train(pipeline, whole, replicas=mesh.size(0))
+
+
+def test_a_number_and_a_vector_of_one_are_reduced_together() -> None:
+    """DeepSpeed's pipelines do that with the loss."""
+    tensor = torch.tensor(2.0) if rank() == 0 else torch.tensor([2.0])
+    dist.all_reduce(tensor)
+    assert tensor.item() == 2.0 * size()
+    assert tensor.dim() == (0 if rank() == 0 else 1)

@@ -139,6 +139,9 @@ horovod-tests: build env-test env-horovod-tests ## run Horovod's own tests on Pe
 torch-tests: build env-test env-torch-tests ## run PyTorch's own tests of torch.distributed on Perseus, beside Gloo; takes 15 minutes
 	@$(PY) scripts/torch_tests.py $(FLAGS)
 
+torch-pipelines: build env-demo ## run each schedule of PyTorch's pipelines 200 times, beside Gloo; FLAGS="--places 2 4"
+	@$(PY) benchmarks/torch_pipelining.py --runs 200 $(FLAGS) --json benchmarks/results/torch_pipelining.json
+
 programs: build ## train with other projects' libraries over Perseus; PROGRAMS="lightning monai" takes these
 	@$(PY) scripts/programs.py $(PROGRAMS)
 

@@ -19,6 +19,10 @@ class WorkFailedError(Exception):
     """A rank answered that it could not do the work; the message is the rank's reason."""
 
 
+class NoAnswerError(UnavailableError):
+    """The ranks have not ended their work within the time, and none has died."""
+
+
 class Team:
     """The ranks of one contender. They are stopped except during `run`.
 
@@ -127,9 +131,9 @@ class Team:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
                     told = [text for kind, text in answers.values() if kind == "error"]
-                    raise UnavailableError(
-                        told[0] if told else f"no answer in time; last words: {self._last_words()}"
-                    )
+                    if told:
+                        raise UnavailableError(told[0])
+                    raise NoAnswerError(f"no answer in time; last words: {self._last_words()}")
                 for key, _ in ready:
                     line = self._ranks[key.data].receive(deadline, self._last_words)
                     kind, _, text = line.partition(" ")
@@ -170,7 +174,7 @@ class Rank:
             try:
                 received = self.connection.recv(1 << 16)
             except TimeoutError as error:
-                raise UnavailableError(f"no answer in time; last words: {last_words()}") from error
+                raise NoAnswerError(f"no answer in time; last words: {last_words()}") from error
             except OSError as error:
                 raise UnavailableError(f"a rank died: {last_words()}") from error
             if not received:

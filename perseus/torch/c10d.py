@@ -378,6 +378,8 @@ class PerseusProcessGroup(dist.ProcessGroup):
             buffers = [reduction.input(row_major(tensor)) for tensor in tensors]
             if tensors:
                 known = [reduction.known(buffer) for buffer in buffers]
+                # As with Gloo, a number on one rank and a vector of one on another go together.
+                known = [one.view(1) if one.dim() == 0 else one for one in known]
                 submissions.append(
                     submit_arguments(
                         list(zip(known, known, strict=True)),

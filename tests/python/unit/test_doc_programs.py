@@ -142,7 +142,8 @@ def test_a_step_with_reduced_gradients_before_it(beginning: str, tmp_path: Path)
 
 
 def test_distributed_data_parallel_over_perseus(tmp_path: Path) -> None:
-    program = block("torch.md", "python", "import torch\nimport torch.distributed")
+    beginning = "import torch\nimport torch.distributed as dist\n\nimport perseus.torch"
+    program = block("torch.md", "python", beginning)
     hook = block("torch.md", "python", "import perseus.torch.horovod as hvd\nfrom")
     check = (
         "model(torch.full((1, 10), float(hvd.rank()))).sum().backward()\n"
@@ -150,6 +151,13 @@ def test_distributed_data_parallel_over_perseus(tmp_path: Path) -> None:
     )
     run(program + hook + check, tmp_path)
     run(program + check.replace("hvd.rank", "dist.get_rank"), tmp_path)
+
+
+def test_a_pipeline_over_perseus(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed.pipelining")
+    beginning = "import torch\nimport torch.distributed as dist\nfrom torch.distributed.pipelining"
+    printed = run(block("torch.md", "python", beginning), tmp_path)
+    assert re.fullmatch(r"\[1\]<stdout>:loss \d\.\d+\n", printed)
 
 
 def test_the_first_program_of_the_page_on_errors(tmp_path: Path) -> None:

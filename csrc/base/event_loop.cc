@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "base/adaptive_yield.h"
-#include "base/file_descriptor.h"
 #include "base/float_environment.h"
 #include "base/loop_handoff.h"
 #include "base/task.h"
@@ -31,6 +30,8 @@ namespace {
   std::fprintf(stderr, "perseus: %s failed: %s\n", what, std::strerror(errno));
   std::abort();
 }
+
+int new_doorbell() { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
 
 // While there are pollers, timers and sockets are checked once in this many turns: a system call
 // costs as much as moving a small message through shared memory. As long as the checks find
@@ -67,7 +68,8 @@ class NoCancellation {
 }  // namespace
 
 struct EventLoop::Impl {
-  explicit Impl(std::chrono::microseconds spin_time) : spin(spin_time) {
+  Impl(std::chrono::microseconds spin_time, std::shared_ptr<const FileDescriptor> given)
+      : spin(spin_time), shared_doorbell(std::move(given)) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.u64 = kDoorbellKey;
@@ -284,7 +286,9 @@ struct EventLoop::Impl {
 
   // A forked child shares what it inherits, so it could take descriptors out of the loop's set.
   const FileDescriptor epoll_fd{epoll_create1(EPOLL_CLOEXEC)};
-  const FileDescriptor doorbell{epoll_fd ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1};
+  const std::shared_ptr<const FileDescriptor> shared_doorbell;  // null if the loop has its own
+  const FileDescriptor own_doorbell{epoll_fd && !shared_doorbell ? new_doorbell() : -1};
+  const FileDescriptor& doorbell = shared_doorbell ? *shared_doorbell : own_doorbell;
   Status status;
 
   std::mutex mutex;  // guards `posted`
@@ -311,9 +315,14 @@ struct EventLoop::Impl {
   int turns_per_check = kFewTurns;
 };
 
-EventLoop::EventLoop(std::chrono::microseconds spin) : impl_(std::make_unique<Impl>(spin)) {}
+EventLoop::EventLoop(std::chrono::microseconds spin, std::shared_ptr<const FileDescriptor> doorbell)
+    : impl_(std::make_unique<Impl>(spin, std::move(doorbell))) {}
 
 EventLoop::~EventLoop() = default;
+
+std::shared_ptr<const FileDescriptor> EventLoop::make_doorbell() {
+  return std::make_shared<const FileDescriptor>(new_doorbell());
+}
 
 const Status& EventLoop::status() const { return impl_->status; }
 

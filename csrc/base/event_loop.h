@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/file_descriptor.h"
 #include "base/status.h"
 
 namespace perseus {
@@ -62,9 +63,14 @@ class LoopHandoffPolicy {
 class EventLoop {
  public:
   // spin: how long the loop keeps polling after the last progress before it sleeps in epoll_wait.
-  explicit EventLoop(std::chrono::microseconds spin = std::chrono::microseconds(20));
+  // doorbell: of make_doorbell, so that peers may ring it for later loops, too; null: the loop has
+  // one of its own.
+  explicit EventLoop(std::chrono::microseconds spin = std::chrono::microseconds(20),
+                     std::shared_ptr<const FileDescriptor> doorbell = nullptr);
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
+  // A doorbell for one loop after another. The loop's status says if it could not be made.
+  static std::shared_ptr<const FileDescriptor> make_doorbell();
 
   // Not ok if the loop could not get its two file descriptors; then it must not run.
   const Status& status() const;

@@ -85,6 +85,7 @@ void Process::after_fork_in_child() {
   recycled_operations().after_fork();
   handles.after_fork_in_child();
   learned.residuals.after_fork_in_child();
+  learned.links.after_fork_in_child();
   names.after_fork_in_child();
   // Leaked: its destructor would wait for a thread that the child does not have.
   new std::shared_ptr<Engine>(std::move(engine_));

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/prctl.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "base/settings.h"
@@ -22,14 +23,16 @@ constexpr std::chrono::seconds kPatienceWithoutDescriptors{2};
 
 }  // namespace
 
-Engine::Engine(Settings settings, Names& names, Learned& learned, Timeline& timeline,
-               Counters& counters)
+Engine::Engine(Settings settings, bool keeps_links, Names& names, Learned& learned,
+               Timeline& timeline, Counters& counters)
     : settings_(std::make_unique<const Settings>(std::move(settings))),
+      keeps_links_(keeps_links),
       names_(names),
       learned_(learned),
       timeline_(timeline),
       counters_(counters),
-      loop_(std::chrono::microseconds(settings_->spin_us)),
+      loop_(std::chrono::microseconds(settings_->spin_us),
+            keeps_links ? learned.links.doorbell() : nullptr),
       gpus_(loop_, std::chrono::seconds(settings_->nccl_timeout)) {}
 
 Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const WorldRequest& request,
@@ -40,8 +43,11 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const WorldRequ
     decline(placement, request);
     return placement;
   }
+  // Another world follows in an elastic job.
+  const bool keeps_links = std::getenv("PERSEUS_DRIVER_FD") != nullptr;
+  if (!keeps_links) learned.links.clear();
   std::unique_ptr<Engine> engine(
-      new Engine(std::move(settings), names, learned, timeline, counters));
+      new Engine(std::move(settings), keeps_links, names, learned, timeline, counters));
   if (const Status exhausted = engine->loop_.status(); !exhausted.is_ok()) {
     engine.reset();  // telling the others may need the descriptors that it has
     decline(exhausted, request, kPatienceWithoutDescriptors);
@@ -79,7 +85,8 @@ Status Engine::connect(const WorldRequest& request) {
   if (!bootstrap.is_ok()) return bootstrap.status();
   // Asked now: MPI may be finalised before the engine's end.
   if (const Mpi* mpi = bootstrap.value()->mpi()) mpi_thread_level_ = mpi->thread_level();
-  auto mesh = Mesh::create(loop_, *settings_, *bootstrap.value(), learned_.tuning.pack());
+  auto mesh = Mesh::create(loop_, *settings_, *bootstrap.value(), learned_.tuning.pack(),
+                           keeps_links_ ? &learned_.links : nullptr);
   if (!mesh.is_ok()) return mesh.status();
   mesh_ = std::move(mesh).value();
   const int rank = topology().rank;

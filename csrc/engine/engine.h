@@ -89,12 +89,14 @@ class Engine {
   void shutdown(const std::string& why = "");
 
  private:
-  Engine(Settings settings, Names& names, Learned& learned, Timeline& timeline, Counters& counters);
+  Engine(Settings settings, bool keeps_links, Names& names, Learned& learned, Timeline& timeline,
+         Counters& counters);
 
   Status connect(const WorldRequest& request);
   void run_thread();
 
   const std::unique_ptr<const Settings> settings_;  // whose fields only some sources see
+  const bool keeps_links_;                          // in learned_
   Names& names_;
   Learned& learned_;
   Timeline& timeline_;

@@ -1,5 +1,6 @@
 #include "engine/termination.h"
 
+#include <set>
 #include <utility>
 
 #include "engine/process_sets.h"
@@ -56,6 +57,9 @@ void Termination::end_operations(const Broken& news) {
   executor_.cancel_waiting(broken_);
   messenger_.end_all(broken_);
   sets_.fail_all(broken_);
+  std::set<int> lost(news.others_lost.begin(), news.others_lost.end());
+  lost.insert(news.rank);
+  mesh_.cut_all(broken_, lost);
 }
 
 void Termination::begin_shutdown(const std::string& why) {

@@ -16,7 +16,7 @@
 namespace perseus {
 namespace {
 
-constexpr std::string_view kFormat = "perseus card 7";
+constexpr std::string_view kFormat = "perseus card 8";
 constexpr char kSameForAll[] = "; install the same on all hosts";
 constexpr uint32_t kMaxListItems = 4096;
 
@@ -166,6 +166,7 @@ std::string AddressCard::pack() const {
   writer.put<int32_t>(slot);
   writer.put_string(machine);
   writer.put(nonce);
+  writer.put(process);
   writer.put<uint32_t>(static_cast<uint32_t>(tcp.size()));
   for (const Endpoint& endpoint : tcp) writer.put_string(endpoint.pack());
   writer.put_string(unix_name);
@@ -203,6 +204,7 @@ Result<AddressCard> AddressCard::unpack(const std::string& packed) {
   card.slot = reader.get<int32_t>();
   card.machine = reader.get_string();
   card.nonce = reader.get<Nonce>();
+  card.process = reader.get<Nonce>();
   const auto endpoints = reader.get<uint32_t>();
   for (uint32_t i = 0; i < endpoints && i < kMaxListItems && !reader.failed(); ++i) {
     Result<Endpoint> endpoint = Endpoint::unpack(reader.get_string());

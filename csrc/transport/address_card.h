@@ -22,6 +22,7 @@ struct AddressCard {
   int slot = 0;           // PERSEUS_ELASTIC_SLOT; see Topology::slot_of
   std::string machine;    // boot id and network namespace; ranks with equal ones can share memory
   Nonce nonce{};          // rank 0's identifies the job
+  Nonce process{};        // see KeptLinks
   std::vector<Endpoint> tcp;
   std::string unix_name;
   Processors processors;                                    // that this process may run on

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "base/event_loop.h"
 #include "base/status.h"
 #include "transport/link.h"
 
@@ -34,6 +35,7 @@ struct FrameHeader {
     // Where control messages go, also over TCP only:
     kMarkRequest = 5,  // asks for a mark on each channel
     kBreakOff = 6,     // the last frame; says that something between the ranks is to blame for that
+    kRenewal = 7,      // after a goodbye: the channel goes on in another world (link_renewal.h)
   };
 
   uint32_t magic_and_kind = 0;
@@ -92,7 +94,9 @@ class Lease {
 };
 
 // A link's interface for one of its channels. After the channel has called failed(), or arrived()
-// or landed() has returned false, the channel has been closed and must not use the port any more.
+// or landed() has returned false, the channel has been closed and must not use the port any more;
+// or, if arrived() has returned false and the channel is open, it hands nothing more over until it
+// has moved to another port, but still sends.
 class FramePort {
  public:
   // Takes the next frame to send, of at most `room` payload bytes (a positive multiple of 64, since
@@ -147,6 +151,18 @@ class Channel {
   // the stream. Memory passed to the port in a call that is still running must stay readable until
   // that call returns. Idempotent; may be called from within any call to the port.
   virtual void close() = 0;
+
+  // A channel may outlive its world: it parts from its link when all that its peer had to say there
+  // has been said, and moves to the port of another one. Returns whether the channel can.
+  virtual bool can_move() const { return false; }
+  // The transfers under way end: what the channel still has to send or read of them is in its own
+  // memory from now on. Frame::transfer is null in what it reports as sent.
+  virtual void release_transfers() {}
+  // Leaves its loop, and calls the port no more. Returns false if it is in the middle of a frame or
+  // closed, and so cannot move. Not from within a call to the port.
+  virtual bool part() { return false; }
+  // After part(): belongs to this loop and port from now on, and begins with start().
+  virtual void move_to(EventLoop& /*loop*/, FramePort& /*port*/) {}
 
   // The way that frames take to this rank, for messages: "from ADDRESS to ADDRESS", or "".
   virtual std::string route() const { return ""; }

@@ -110,6 +110,7 @@ std::span<const std::unique_ptr<FramedLink::Port>> FramedLink::streams() const {
 }
 
 bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
+  if (parting_ != Parting::kNo) return next_while_parting(port, frame, room);
   if (is_over() || port.goodbye_handed) return false;
   if (!last_words_.empty()) return next_last_words(port, frame);
   if (port.next_mark(frame, marks_requested_)) return true;
@@ -123,9 +124,7 @@ bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
     return true;
   }
   if (state_ != State::kClosing) return false;
-  port.goodbye_handed = true;
-  frame = {};
-  frame.header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kGoodbye;
+  port.take_goodbye(frame);
   return true;
 }
 
@@ -150,13 +149,15 @@ void FramedLink::report_priority() {
 }
 
 void FramedLink::sent(Port& port, const Frame& frame) {
+  if (parting_ != Parting::kNo) return sent_while_parting(port, frame);
   if (is_over()) return;
   TrafficCounters& counters = environment_.counters;
   add(counters.frames_sent, 1);
   switch (frame.header.kind()) {
     case FrameHeader::kMark:
     case FrameHeader::kMarkRequest:
-    case FrameHeader::kBreakOff: return;
+    case FrameHeader::kBreakOff:
+    case FrameHeader::kRenewal: return;
     case FrameHeader::kData:
       add(counters.data_bytes_sent[static_cast<int>(port.channel->kind())], frame.header.length);
       sends_.sent(frame);
@@ -175,6 +176,7 @@ void FramedLink::sent(Port& port, const Frame& frame) {
 
 bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte* data,
                          Lease lease) {
+  if (parting_ != Parting::kNo) return arrived_while_parting(port, header);
   if (is_over()) return false;
   Status status = port.check(header);
   if (status.is_ok()) {
@@ -200,10 +202,11 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
       case FrameHeader::kBreakOff:
         end_lost(Status::blaming_nobody({reinterpret_cast<const char*>(data), header.length}));
         break;
+      case FrameHeader::kRenewal: break;  // refused by check()
     }
   }
   if (!status.is_ok()) not_accepted(port, status);
-  return !is_over();
+  return takes_more(port);
 }
 
 Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* data) {
@@ -230,10 +233,11 @@ void FramedLink::goodbye_arrived(Port& port) {
     finish_closing_if_done();
     return;
   }
-  end(State::kLeft, Status::without(peer(), peer_name_ + " has shut down"));
+  end(State::kLeft, Status::without(peer(), peer_name_ + " has shut down"), Parting::kUnderWay);
 }
 
 void FramedLink::channel_failed(Port& port, const Status& why) {
+  if (parting_ != Parting::kNo) return stop_parting();
   if (is_over() || !last_words_.empty()) return;
   if (port.goodbye_received && state_ == State::kOpen) {
     // The peer has said goodbye on this channel; on the others the goodbye is on its way, or they
@@ -261,6 +265,7 @@ void FramedLink::connection_failed(const std::string& how, const Status& why) {
 }
 
 void FramedLink::close() {
+  if (parting_ == Parting::kCut) say_goodbye();
   if (is_over()) {
     environment_.observer.link_closed(peer());
     return;
@@ -282,11 +287,12 @@ void FramedLink::finish_closing_if_done() {
     return port->goodbye_sent && port->goodbye_received;
   });
   if (!done || state_ != State::kClosing) return;
-  end(State::kClosed, Status::aborted(peer_name_ + " has shut down"));
+  end(State::kClosed, Status::aborted(peer_name_ + " has shut down"), Parting::kUnderWay);
   environment_.observer.link_closed(peer());
 }
 
 void FramedLink::abort(const Status& why) {
+  if (parting_ == Parting::kCut) say_goodbye();
   if (!is_over()) end(State::kFailed, why);
 }
 
@@ -311,22 +317,25 @@ void FramedLink::end_lost(const Status& why) {
   }
 }
 
-void FramedLink::end(State state, const Status& why) {
+void FramedLink::end(State state, const Status& why, Parting parting) {
+  parting_ = can_part() ? parting : Parting::kNo;
   state_ = state;
   end_status_ = why;
   arrivals_.stop();
   verdict_.cancel();
   for (auto& port : ports_) {
-    if (port->channel) port->channel->close();
+    if (!port->channel) continue;
+    parting_ == Parting::kNo ? port->channel->close() : port->channel->release_transfers();
   }
   sends_.clear(why);
   report_priority();
-  controls_.clear();
+  if (parting_ == Parting::kNo) controls_.clear();
   if (state == State::kLeft) {
     inbox_.fail_posted(why);
   } else {
     inbox_.clear(why);
   }
+  if (parting_ == Parting::kUnderWay) say_goodbye();
 }
 
 }  // namespace perseus

@@ -12,6 +12,13 @@
 //                    -> left                  the peer does
 //   any        -> failed                      the connection broke, or could not be made
 //
+// If the mesh keeps connections for the next world, a link that is over parts from its peer, unless
+// a connection is broken: both still say goodbye on each channel, and drop what else arrives. The
+// channels are then between two frames, and can move; see kept_links.h.
+//
+//   cut -> under way -> done                  cut: the goodbye is withheld
+//   any -> no                                 a connection broke, or it took too long
+//
 // Loop thread.
 #pragma once
 
@@ -44,6 +51,7 @@ struct TrafficCounters {
   Counter control_messages_received = 0, control_bytes_received = 0;
   Counter data_bytes_sent[3] = {0, 0, 0};  // by Channel::Kind
   Counter frames_sent = 0, frames_received = 0, unexpected_frames = 0;
+  Counter connections_made = 0, connections_kept = 0;
 
   static void add(Counter& counter, uint64_t amount) {
     counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
@@ -78,6 +86,7 @@ struct LinkEnvironment {
   std::string rank_name = "this rank";
   // How long data may be on its way without moving; 0 for ever.
   std::chrono::milliseconds silence{0};
+  bool keeps_connections = false;   // for the next world
   LinkPriorities priorities{loop};  // among links of several channels
 };
 
@@ -103,6 +112,8 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   bool is_over() const { return state_ != State::kOpen && state_ != State::kClosing; }
   // Returns whether the peer has said goodbye.
   bool has_left() const { return state_ == State::kLeft; }
+  // Returns whether it has still to part from its peer.
+  bool is_parting() const { return parting_ == Parting::kCut || parting_ == Parting::kUnderWay; }
   // Returns whether data of the peer is awaited.
   bool awaits_data() const { return !is_over() && inbox_.awaits(); }
 
@@ -123,9 +134,18 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   void cannot_connect(const Status& why);
   // Ends all transfers with `why` as it is, since this rank gives up. Does not tell the observer.
   void abort(const Status& why);
+  // Does what abort does, for a link that can part from its peer. Control messages that wait are
+  // still sent. The goodbye follows with the next abort() or close().
+  void cut(const Status& why);
+  // Closes the connections if the link has not parted from its peer.
+  void stop_parting();
+  // Returns the channels of a link that has parted, each of which can move; else none. Not from
+  // within a call to the link or its channels.
+  std::vector<std::unique_ptr<Channel>> take_channels();
 
  private:
   enum class State { kOpen, kClosing, kLeft, kFailed, kClosed };
+  enum class Parting { kNo, kCut, kUnderWay, kDone };
   class Port;
 
   void start_send(Transfer& transfer) override;
@@ -150,6 +170,8 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   void report_priority();
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
+  // Returns whether the channel is to hand over more.
+  bool takes_more(const Port& port) const;
   Status control_arrived(const FrameHeader& header, const std::byte* data);
   // Returns whether the peer has said goodbye on any channel.
   bool has_any_goodbye() const;
@@ -178,14 +200,22 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   void finish_closing_if_done();
   // Ends the link, and tells the observer.
   void end_lost(const Status& why);
-  // Closes the channels and ends all outstanding transfers with `why`.
-  void end(State state, const Status& why);
+  // Closes the channels, or begins to part, and ends all outstanding transfers with `why`.
+  void end(State state, const Status& why, Parting parting = Parting::kNo);
+
+  bool can_part() const;
+  void say_goodbye();
+  bool next_while_parting(Port& port, Frame& frame, uint64_t room);
+  void sent_while_parting(Port& port, const Frame& frame);
+  bool arrived_while_parting(Port& port, const FrameHeader& header);
+  void finish_parting_if_done();
 
   LinkEnvironment& environment_;
   const std::string peer_name_;
   const int control_channels_;
   bool connection_requested_ = false;
   State state_ = State::kOpen;
+  Parting parting_ = Parting::kNo;
   Status end_status_;  // what transfers end with once the link is over
   int attached_ = 0;
   const size_t place_;  // in environment_.priorities

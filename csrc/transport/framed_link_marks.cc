@@ -58,6 +58,7 @@ void FramedLink::disturbed(const Port& port, const std::string& how) {
 }
 
 void FramedLink::break_off(std::string why) {
+  if (parting_ != Parting::kNo) return stop_parting();
   if (is_over() || !last_words_.empty()) return;
   last_words_ = std::move(why);
   const auto& first = ports_.front();

@@ -11,12 +11,20 @@
 #include "transport/tcp/tcp_channel.h"
 
 namespace perseus {
+namespace {
 
-LinkConnector::LinkConnector(EventLoop& loop, BufferPool& buffers,
+// How long a peer may take to say what a kept connection is from now on; a quarter of the start
+// time-out at most.
+constexpr std::chrono::milliseconds kRenewalPatience{5000};
+
+}  // namespace
+
+LinkConnector::LinkConnector(EventLoop& loop, KeptLinks& kept, TrafficCounters& counters,
                              const PeerRoutes::Options& options, const Settings& settings,
                              LinkOwner& owner)
     : loop_(loop),
-      buffers_(buffers),
+      kept_(kept),
+      counters_(counters),
       options_(options),
       start_timeout_(settings.start_timeout),
       peer_timeout_(settings.peer_timeout),
@@ -29,13 +37,18 @@ LinkConnector::~LinkConnector() {
   for (Peer& peer : peers_) loop_.cancel_timer(peer.timer);
 }
 
+void LinkConnector::close() {
+  acceptor_->close();
+  for (Peer& peer : peers_) loop_.cancel_timer(peer.timer);
+}
+
 Status LinkConnector::open(const Settings& settings, Bootstrap& bootstrap,
                            const std::string& experience) {
   credentials_.secret = bootstrap.secret();
   credentials_.rank = static_cast<uint32_t>(bootstrap.rank());
   AcceptorOwner& owner = *this;
   acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, exhaustion_, owner);
-  Result<Met> met = meet(settings, options_, *acceptor_, bootstrap, experience);
+  Result<Met> met = meet(settings, options_, *acceptor_, bootstrap, kept_.process(), experience);
   if (!met.is_ok()) return met.status();
   met_ = std::move(met).value();
   credentials_.job = met_.job;
@@ -45,13 +58,95 @@ Status LinkConnector::open(const Settings& settings, Bootstrap& bootstrap,
     if (!fabric.is_ok()) return fabric.status();
     fabric_ = std::move(fabric).value();
   }
+  take_kept(settings, bootstrap);
   acceptor_->start();
   return Status::ok();
 }
 
+void LinkConnector::take_kept(const Settings& settings, const Bootstrap& bootstrap) {
+  kept_.prepare_for(settings, bootstrap.secret());
+  for (int peer = 0; peer < met_.topology.size; ++peer) {
+    if (peer != met_.topology.rank && !uses_fabric()) take_kept(peer);
+  }
+  kept_.drop_links();
+  // The owner has its listener when the loop runs.
+  loop_.post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    for (Peer& peer : peers_) {
+      for (const auto& renewal : peer.renewals) {
+        if (renewal != nullptr) renewal->start();
+      }
+    }
+  });
+}
+
+void LinkConnector::take_kept(int peer) {
+  KeptLinks::Channels channels = kept_.take(met_.routes.process(peer));
+  const int total = met_.routes.control_channels(peer);
+  const auto kind = met_.routes.uses_shm(peer) ? Channel::Kind::kShm : Channel::Kind::kTcp;
+  if (static_cast<int>(channels.size()) != total || channels.front()->kind() != kind) return;
+  for (int index = 0; index < total; ++index) {
+    Renewal mine;
+    mine.job = met_.job;
+    mine.from = static_cast<uint32_t>(met_.topology.rank);
+    mine.to = static_cast<uint32_t>(peer);
+    mine.index = static_cast<uint16_t>(index);
+    mine.total = static_cast<uint16_t>(total);
+    LinkRenewalOwner& owner = *this;
+    peers_[peer].renewals.push_back(std::make_unique<LinkRenewal>(
+        loop_, std::move(channels[index]), mine,
+        std::min(kRenewalPatience, std::chrono::milliseconds(start_timeout_) / 4), owner));
+  }
+}
+
+void LinkConnector::put_back_unused() {
+  for (int peer = 0; peer < met_.topology.size; ++peer) {
+    KeptLinks::Channels channels;
+    for (const auto& renewal : peers_[peer].renewals) {
+      channels.push_back(renewal != nullptr ? renewal->take_back() : nullptr);
+    }
+    peers_[peer].renewals.clear();
+    const bool is_whole = std::ranges::all_of(channels, [](auto& each) { return each != nullptr; });
+    if (!channels.empty() && is_whole) kept_.put(met_.routes.process(peer), std::move(channels));
+  }
+}
+
+LinkRenewal* LinkConnector::renewal(int peer, int index) {
+  const auto& renewals = peers_[peer].renewals;
+  return renewals.empty() ? nullptr : renewals[index].get();
+}
+
+void LinkConnector::on_renewal_ended(int peer, int index, std::unique_ptr<Channel> channel) {
+  FramedLink* link = owner_.find_link(peer);
+  if (channel != nullptr && link == nullptr && owner_.takes_links()) {
+    link = &owner_.framed_link(peer);
+  }
+  const bool is_wanted = link != nullptr && !link->is_over();
+  // While the renewal is there, this channel is not dialled.
+  if (is_wanted && channel != nullptr && !link->is_connection_requested()) begin_connecting(*link);
+  peers_[peer].renewals[index] = nullptr;
+  if (!is_wanted || link->is_over()) return;
+  if (channel != nullptr) {
+    TrafficCounters::add(counters_.connections_kept, 1);
+    channel->move_to(loop_, link->port(index));
+    attach(*link, index, std::move(channel));
+  } else if (link->is_connection_requested()) {
+    make_channel(peer, index);
+  }
+}
+
 void LinkConnector::connect(int peer) {
   begin_connecting(owner_.framed_link(peer));
-  if (met_.topology.rank > peer && met_.routes.control_channels(peer) == 1) ask_to_connect(peer);
+  const bool is_single = met_.routes.control_channels(peer) == 1;
+  if (is_single && renewal(peer, 0) == nullptr && !met_.routes.dials(peer, 0)) ask_to_connect(peer);
+}
+
+void LinkConnector::make_channel(int peer, int index) {
+  if (met_.routes.dials(peer, index)) {
+    dial_channel(peer, index);
+  } else if (met_.routes.control_channels(peer) == 1) {
+    ask_to_connect(peer);
+  }
 }
 
 void LinkConnector::begin_connecting(FramedLink& link) {
@@ -69,7 +164,11 @@ void LinkConnector::begin_connecting(FramedLink& link) {
     link.attach(index, fabric_->make_channel(peer, link.port(index)));
   }
   for (int i = 0; i < met_.routes.control_channels(peer); ++i) {
-    if (met_.routes.dials(peer, i)) dial_channel(peer, i);
+    if (LinkRenewal* kept = renewal(peer, i)) {
+      kept->ask();
+    } else if (met_.routes.dials(peer, i)) {
+      dial_channel(peer, i);
+    }
   }
 }
 
@@ -120,14 +219,20 @@ void LinkConnector::attach(FramedLink& link, int index, ProvenConnection connect
   const int peer = link.peer();
   std::unique_ptr<Channel> channel;
   if (met_.routes.uses_shm(peer)) {
-    channel = std::make_unique<ShmChannel>(loop_, outbox_, std::move(connection.fd),
+    channel = std::make_unique<ShmChannel>(loop_, kept_.outbox(), std::move(connection.fd),
                                            link.port(index), met_.topology.rank < peer);
   } else {
-    channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(connection), link.port(index),
-                                           peer_timeout_, met_.protection, link.is_express(index));
+    channel = std::make_unique<TcpChannel>(loop_, kept_.buffers(), std::move(connection),
+                                           link.port(index), peer_timeout_, met_.protection,
+                                           link.is_express(index));
   }
+  TrafficCounters::add(counters_.connections_made, 1);
+  attach(link, index, std::move(channel));
+}
+
+void LinkConnector::attach(FramedLink& link, int index, std::unique_ptr<Channel> channel) {
   link.attach(index, std::move(channel));
-  if (link.is_connected()) loop_.cancel_timer(peers_[peer].timer);
+  if (link.is_connected()) loop_.cancel_timer(peers_[link.peer()].timer);
 }
 
 bool LinkConnector::may_connect(const Hello& hello) {
@@ -149,6 +254,10 @@ void LinkConnector::on_connected(const Hello& hello, ProvenConnection connection
     return;
   }
   if (link.is_over()) return;
+  // The peer has lost the one that was kept.
+  if (renewal(link.peer(), hello.index) != nullptr) {
+    peers_[link.peer()].renewals[hello.index] = nullptr;
+  }
   if (!link.is_connection_requested()) begin_connecting(link);
   if (!link.is_over()) attach(link, hello.index, std::move(connection));
 }

@@ -1,6 +1,6 @@
-// Makes the connections of links: dials the channels that this rank is to dial, takes those that
-// the peers dial, and gives up a link that is not connected in time. PeerRoutes says which is
-// which.
+// Makes the connections of links: takes those that were kept from the world before, dials the
+// channels that this rank is to dial, takes those that the peers dial, and gives up a link that is
+// not connected in time. PeerRoutes says which is which.
 //
 // If the lower rank dials a link's only channel and the higher rank needs the link first, the
 // higher one asks it to connect. Loop thread.
@@ -18,9 +18,10 @@
 #include "transport/data_fabric.h"
 #include "transport/dialer.h"
 #include "transport/framed_link.h"
+#include "transport/kept_links.h"
+#include "transport/link_renewal.h"
 #include "transport/meeting.h"
 #include "transport/resource_exhaustion.h"
-#include "transport/shm/outbox.h"
 
 namespace perseus {
 
@@ -40,16 +41,18 @@ class LinkOwner {
   ~LinkOwner() = default;
 };
 
-class LinkConnector final : private AcceptorOwner {
+class LinkConnector final : private AcceptorOwner, private LinkRenewalOwner {
  public:
-  // The channels that it makes must be gone before it is. `buffers` is for them, too.
-  LinkConnector(EventLoop& loop, BufferPool& buffers, const PeerRoutes::Options& options,
-                const Settings& settings, LinkOwner& owner);
+  // The channels that it makes must be gone before it is, or in `kept`.
+  LinkConnector(EventLoop& loop, KeptLinks& kept, TrafficCounters& counters,
+                const PeerRoutes::Options& options, const Settings& settings, LinkOwner& owner);
   ~LinkConnector();
 
   // Has the ranks meet, and begins to accept their connections. Call once.
   Status open(const Settings& settings, Bootstrap& bootstrap, const std::string& experience);
-  void close() { acceptor_->close(); }
+  void close();
+  // Puts the links that neither end has needed back. Call before close(), once no more are needed.
+  void put_back_unused();
 
   const Met& met() const { return met_; }
   // Returns whether MPI moves the data.
@@ -63,31 +66,41 @@ class LinkConnector final : private AcceptorOwner {
  private:
   struct Peer {
     std::vector<std::unique_ptr<Dialer>> dialers;
-    EventLoop::TimerId timer = 0;  // until the link is connected
+    std::vector<std::unique_ptr<LinkRenewal>> renewals;  // by channel; empty or null: none
+    EventLoop::TimerId timer = 0;                        // until the link is connected
   };
 
+  // Takes the links to these ranks that were kept.
+  void take_kept(const Settings& settings, const Bootstrap& bootstrap);
+  void take_kept(int peer);
+  LinkRenewal* renewal(int peer, int index);
   void begin_connecting(FramedLink& link);
+  // Makes a new connection, or has the peer make it.
+  void make_channel(int peer, int index);
   void dial_channel(int peer, int index);
   void ask_to_connect(int peer);
   void dial(int peer, const Hello& hello, Dialer::Done done);
   void attach(FramedLink& link, int index, ProvenConnection connection);
+  void attach(FramedLink& link, int index, std::unique_ptr<Channel> channel);
 
+  void on_renewal_ended(int peer, int index, std::unique_ptr<Channel> channel) override;
   bool may_connect(const Hello& hello) override;
   void on_connected(const Hello& hello, ProvenConnection connection) override;
 
   EventLoop& loop_;
-  BufferPool& buffers_;
+  KeptLinks& kept_;
+  TrafficCounters& counters_;
   const PeerRoutes::Options options_;
   const std::chrono::seconds start_timeout_, peer_timeout_;
   LinkOwner& owner_;
 
   Credentials credentials_;
   Met met_;
-  Outbox outbox_;
   std::unique_ptr<DataFabric> fabric_;
   ResourceExhaustion exhaustion_;
   std::unique_ptr<Acceptor> acceptor_;
   std::vector<Peer> peers_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace perseus

@@ -14,7 +14,7 @@ bool FramedLink::Port::landed(const FrameHeader& header) {
   TrafficCounters::add(link_.environment_.counters.frames_received, 1);
   link_.inbox_.landed(header);
   if (!count_arrived(header)) link_.fail_unmarked(*this);
-  return !link_.is_over();
+  return link_.takes_more(*this);
 }
 
 bool FramedLink::Port::awaits_data() const {
@@ -42,6 +42,12 @@ Status FramedLink::Port::check(const FrameHeader& header) const {
                           std::to_string(header.length) + ", offset " +
                           std::to_string(header.offset) + " of " + std::to_string(header.size) +
                           ")");
+}
+
+void FramedLink::Port::take_goodbye(Frame& frame) {
+  goodbye_handed = true;
+  frame = {};
+  frame.header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kGoodbye;
 }
 
 bool FramedLink::Port::next_mark(Frame& frame, uint64_t request) {

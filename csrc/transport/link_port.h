@@ -38,6 +38,7 @@ class FramedLink::Port final : public FramePort {
 
   // Takes the mark that is due, if there is one; `request` is the peer's latest.
   bool next_mark(Frame& frame, uint64_t request);
+  void take_goodbye(Frame& frame);
   // Count data, of which there is at most so much between two marks.
   void data_taken(const FrameHeader& header) { unmarked_out_ += kMarkedFrame + header.length; }
   // Returns whether the peer may have sent that much without a mark.

@@ -89,9 +89,10 @@ void close_to_other_hosts(TransportChoice transport, const AddressCard& own, Acc
 }  // namespace
 
 Result<Met> meet(const Settings& settings, const PeerRoutes::Options& options, Acceptor& acceptor,
-                 Bootstrap& bootstrap, const std::string& experience) {
+                 Bootstrap& bootstrap, const Nonce& process, const std::string& experience) {
   Met met;
   AddressCard card = AddressCard::of_this_process(settings);
+  card.process = process;
   card.experience = experience;
   std::vector<LocalAddress> addresses;
   if (bootstrap.size() > 1) {

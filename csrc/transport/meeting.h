@@ -31,8 +31,8 @@ struct Met {
 
 // Has `acceptor` listen, and exchanges cards with all ranks. Blocks for at most the start time-out
 // of `settings`. Errors name the rank and the address, and all ranks get the same one.
-// `experience`: see Mesh::create.
+// `process`: see KeptLinks. `experience`: see Mesh::create.
 Result<Met> meet(const Settings& settings, const PeerRoutes::Options& options, Acceptor& acceptor,
-                 Bootstrap& bootstrap, const std::string& experience);
+                 Bootstrap& bootstrap, const Nonce& process, const std::string& experience);
 
 }  // namespace perseus

@@ -16,6 +16,10 @@ namespace {
 // Enough to fill a network link where a cloud limits each connection to an eighth of it.
 constexpr int kMostTuned = 8;
 
+// How long closing may take for the sake of links that could be kept. The peers' engines answer at
+// once, unless they get no processor.
+constexpr std::chrono::milliseconds kPartingTime{500};
+
 }  // namespace
 
 int connections_between_hosts(const Settings& settings) {
@@ -27,27 +31,34 @@ int connections_between_hosts(const Settings& settings) {
 }
 
 Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& settings,
-                                           Bootstrap& bootstrap, const std::string& experience) {
-  auto mesh = std::make_unique<MeshImpl>(loop, settings);
+                                           Bootstrap& bootstrap, const std::string& experience,
+                                           KeptLinks* kept) {
+  auto mesh = std::make_unique<MeshImpl>(loop, settings, kept);
   PERSEUS_RETURN_IF_ERROR(mesh->open(settings, bootstrap, experience));
   return std::unique_ptr<Mesh>(std::move(mesh));
 }
 
-MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings)
+MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, KeptLinks* kept)
     : loop_(loop),
       most_connections_(connections_between_hosts(settings)),
+      own_links_(kept == nullptr ? std::make_unique<KeptLinks>() : nullptr),
+      kept_(kept == nullptr ? *own_links_ : *kept),
       environment_{loop,
-                   buffers_,
+                   kept_.buffers(),
                    *this,
                    counters_,
                    whole_elements(settings.chunk_bytes),
                    whole_elements(settings.chunk_bytes),
                    static_cast<int>(settings.streams)},
-      connector_(loop, buffers_,
+      connector_(loop, kept_, counters_,
                  {settings.transport, most_connections_, !settings.interfaces.empty()}, settings,
-                 *this) {}
+                 *this),
+      linger_(loop),
+      parting_(loop) {
+  environment_.keeps_connections = kept != nullptr;
+}
 
-MeshImpl::~MeshImpl() { loop_.cancel_timer(linger_timer_); }
+MeshImpl::~MeshImpl() = default;
 
 void Mesh::decline(Bootstrap& bootstrap, const Status& why) {
   const Settings defaults;
@@ -124,6 +135,13 @@ void MeshImpl::set_connections(int number) {
   environment_.streams = std::max(1, std::min(number, most_connections_));
 }
 
+void MeshImpl::cut_all(const Status& why, const std::set<int>& lost) {
+  for (auto& link : links_) {
+    if (link != nullptr && !lost.contains(link->peer())) link->cut(why);
+  }
+  finish_closing_if_done();
+}
+
 void MeshImpl::fail_all(const Status& why) {
   failed_ = why;
   for (auto& link : links_) {
@@ -135,7 +153,7 @@ void MeshImpl::fail_all(const Status& why) {
 void MeshImpl::close(std::chrono::milliseconds linger, std::function<void()> closed) {
   closing_ = true;
   closed_ = std::move(closed);
-  linger_timer_ = loop_.call_at(Clock::now() + linger, [this] { report_closed(); });
+  linger_.set(Clock::now() + linger, [this] { report_closed(); });
   for (auto& link : links_) {
     if (link != nullptr) link->close();
   }
@@ -144,20 +162,38 @@ void MeshImpl::close(std::chrono::milliseconds linger, std::function<void()> clo
 
 void MeshImpl::finish_closing_if_done() {
   if (!closing_) return;
+  bool parts = false;
   for (const auto& link : links_) {
-    if (link != nullptr && !link->is_over()) return;
+    if (link == nullptr) continue;
+    if (!link->is_over()) return;
+    parts |= link->is_parting();
   }
-  post_if_alive([this] { report_closed(); });
+  if (!parts) return post_if_alive([this] { report_closed(); });
+  if (!parting_.is_set()) parting_.set(Clock::now() + kPartingTime, [this] { report_closed(); });
 }
 
 void MeshImpl::report_closed() {
   if (!closed_) return;
-  loop_.cancel_timer(linger_timer_);
+  linger_.cancel();
+  parting_.cancel();
   fail_all(Status::aborted("this rank has shut down"));
+  if (environment_.keeps_connections) keep_links();
   connector_.close();
   // It may destroy the mesh.
   const std::function<void()> closed = std::exchange(closed_, nullptr);
   closed();
+}
+
+void MeshImpl::keep_links() {
+  for (auto& link : links_) {
+    if (link == nullptr) continue;
+    KeptLinks::Channels channels = link->take_channels();
+    if (channels.empty()) continue;
+    kept_.put(connector_.met().routes.process(link->peer()), std::move(channels));
+  }
+  // Nothing of theirs may use the memory that the next world has.
+  for (auto& link : links_) link = nullptr;
+  connector_.put_back_unused();
 }
 
 void MeshImpl::on_lasting_exhaustion(int error) {
@@ -214,6 +250,8 @@ Mesh::Counters MeshImpl::counters() const {
   counters.frames_sent = read(counters_.frames_sent);
   counters.frames_received = read(counters_.frames_received);
   counters.unexpected_frames = read(counters_.unexpected_frames);
+  counters.connections_made = read(counters_.connections_made);
+  counters.connections_kept = read(counters_.connections_kept);
   return counters;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ namespace perseus {
 
 struct Settings;
 class Bootstrap;
+class KeptLinks;
 class WorldKey;
 
 // The number of TCP connections that carry data between two ranks: the most that the tuner may use,
@@ -45,9 +47,12 @@ class Mesh {
   // whose links are connected on first use. Blocks for at most the start time-out of `settings`;
   // call before the loop runs. Errors name the rank and the address. `experience`: what this rank
   // tells all others of earlier worlds, in the words of a room above.
+  // `kept`: the links of the mesh before; this one's go there when it has closed. Without it, all
+  // connections are made anew. The loop then has its doorbell.
   static Result<std::unique_ptr<Mesh>> create(EventLoop& loop, const Settings& settings,
                                               Bootstrap& bootstrap,
-                                              const std::string& experience = "");
+                                              const std::string& experience = "",
+                                              KeptLinks* kept = nullptr);
   // Tells `listener` what happens from now on. Call once, before the loop runs.
   virtual void listen(MeshListener& listener) = 0;
   // A rank that cannot take part calls this instead of create. It tells the reason to all ranks,
@@ -89,6 +94,10 @@ class Mesh {
   // Sets how many of the connections between two ranks carry data.
   virtual void set_connections(int number) = 0;
 
+  // Ends every transfer with `why` over links that the next world may have: all but those to the
+  // lost ranks. They stay unusable in this one, but still send what control messages are queued.
+  // fail_all() or close() must follow.
+  virtual void cut_all(const Status& why, const std::set<int>& lost) = 0;
   // Ends every transfer with `why`; the links stay unusable.
   virtual void fail_all(const Status& why) = 0;
 

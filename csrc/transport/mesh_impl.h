@@ -6,8 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/buffer_pool.h"
+#include "base/alarm.h"
 #include "transport/framed_link.h"
+#include "transport/kept_links.h"
 #include "transport/link_connector.h"
 #include "transport/mesh.h"
 
@@ -15,7 +16,7 @@ namespace perseus {
 
 class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
  public:
-  MeshImpl(EventLoop& loop, const Settings& settings);
+  MeshImpl(EventLoop& loop, const Settings& settings, KeptLinks* kept);
   ~MeshImpl() override;
   // Does all that Mesh::create does. Call once.
   Status open(const Settings& settings, Bootstrap& bootstrap, const std::string& experience);
@@ -33,6 +34,7 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
   void send_control(int peer, std::span<const std::byte> message) override;
   void set_chunk(uint64_t bytes) override;
   void set_connections(int number) override;
+  void cut_all(const Status& why, const std::set<int>& lost) override;
   void fail_all(const Status& why) override;
   void close(std::chrono::milliseconds linger, std::function<void()> closed) override;
   Counters counters() const override;
@@ -52,6 +54,8 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
   void link_closed(int peer) override;
   void finish_closing_if_done();
   void report_closed();
+  // Hands the links that have parted on to the next world, and ends all others.
+  void keep_links();
   // Calls `function` in the loop's next turn, unless the mesh no longer exists then. The listener
   // is called this way, since it may do anything, even destroy the mesh.
   void post_if_alive(std::function<void()> function);
@@ -62,7 +66,8 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
   bool shares_all_memory_ = false;
 
   // These outlive the links, which return their buffers and channels to them.
-  BufferPool buffers_;
+  const std::unique_ptr<KeptLinks> own_links_;  // null if others outlive the mesh
+  KeptLinks& kept_;
   TrafficCounters counters_;
   LinkEnvironment environment_;
   LinkConnector connector_;
@@ -71,7 +76,7 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
   Status failed_;  // not ok once all links are unusable
   bool closing_ = false;
   std::function<void()> closed_;
-  EventLoop::TimerId linger_timer_ = 0;
+  Alarm linger_, parting_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

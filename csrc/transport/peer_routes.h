@@ -31,6 +31,8 @@ class PeerRoutes {
              std::vector<LocalAddress> addresses);
 
   bool uses_shm(int peer) const;
+  // The name of the peer's process; see KeptLinks.
+  const Nonce& process(int peer) const { return cards_[peer].process; }
   // The channels that the mesh connects. Over TCP: those for data, and the express channel.
   int control_channels(int peer) const;
   // Returns whether this rank, rather than the peer, connects channel `index`.

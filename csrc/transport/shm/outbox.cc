@@ -16,6 +16,9 @@ constexpr size_t kPage = 4096;
 // cache.
 constexpr uint32_t kRotatedSlotsPerHost = 16;
 
+// So many slots may be lost to ranks that have died.
+constexpr int kMostWorn = kOutboxSlots / 4;
+
 OutboxControl* control_of(const SharedMemory& memory) {
   return reinterpret_cast<OutboxControl*>(memory.data());
 }
@@ -45,6 +48,13 @@ Status Outbox::open_for_peer() {
   control_ = control_of(memory_);
   std::iota(slots_by_recency_.begin(), slots_by_recency_.end(), uint8_t{0});
   return Status::ok();
+}
+
+bool Outbox::is_worn() const {
+  if (control_ == nullptr) return false;
+  return std::ranges::count_if(control_->readers, [](const auto& readers) {
+           return readers.load(std::memory_order_acquire) != 0;
+         }) > kMostWorn;
 }
 
 std::optional<uint32_t> Outbox::take() {

@@ -36,6 +36,11 @@ class Outbox final : private SharedPayloadStore {
  public:
   // One more rank is going to read. The other functions may be called only after this succeeded.
   Status open_for_peer();
+  // One of them reads no more. It may still have payloads on loan, which then stay where they are.
+  void close_for_peer() { --peers_; }
+  // Returns whether so many slots are on loan to ranks which read no more, and may have died, that
+  // a new outbox is better. Call while no payload is under way.
+  bool is_worn() const;
   int fd() const { return memory_.fd(); }
 
   // Puts the frame's payload into a slot for one reader, and returns its place, in units of 64

@@ -54,16 +54,20 @@ Status errno_status(const char* what) {
 
 ShmChannel::ShmChannel(EventLoop& loop, Outbox& outbox, FileDescriptor socket, FramePort& port,
                        bool is_initiator)
-    : loop_(loop),
+    : loop_(&loop),
       outbox_(outbox),
-      port_(port),
+      port_(&port),
       is_initiator_(is_initiator),
       socket_(std::move(socket)) {}
 
-ShmChannel::~ShmChannel() { close(); }
+ShmChannel::~ShmChannel() {
+  close();
+  if (has_outbox_) outbox_.close_for_peer();
+}
 
 void ShmChannel::start() {
-  loop_.watch(socket_.get(), EPOLLIN, this);
+  loop_->watch(socket_.get(), EPOLLIN, this);
+  if (state_ == State::kOpen) return loop_->add_poller(this);
   if (!is_initiator_) return;
   if (Status status = offer_memory(); !status.is_ok()) fail_and_tell_peer(status);
 }
@@ -73,35 +77,57 @@ void ShmChannel::fail_and_tell_peer(const Status& why) {
   const std::string text = '\0' + why.message();
   [[maybe_unused]] const ssize_t sent = send(
       socket_.get(), text.data(), std::min(text.size(), kMostBytes), MSG_NOSIGNAL | MSG_DONTWAIT);
-  port_.failed(why);
+  port_->failed(why);
 }
 
 void ShmChannel::close() {
-  if (state_ == State::kOpen) loop_.remove_poller(this);
-  if (state_ != State::kClosed) loop_.unwatch(socket_.get());
+  if (state_ == State::kOpen && loop_ != nullptr) loop_->remove_poller(this);
+  if (state_ != State::kClosed && loop_ != nullptr) loop_->unwatch(socket_.get());
   state_ = State::kClosed;
   socket_.reset();
   peer_doorbell_.reset();
 }
 
-Status ShmChannel::offer_memory() {
+// The frames in the rings and the outbox are whole, so it is never in the middle of one.
+bool ShmChannel::part() {
+  if (state_ != State::kOpen) return false;
+  loop_->remove_poller(this);
+  loop_->unwatch(socket_.get());
+  loop_ = nullptr;
+  return true;
+}
+
+void ShmChannel::move_to(EventLoop& loop, FramePort& port) {
+  loop_ = &loop;
+  port_ = &port;
+  hands_over_ = true;
+  blocked_ = has_more_ = false;
+}
+
+Status ShmChannel::open_outbox() {
   PERSEUS_RETURN_IF_ERROR(outbox_.open_for_peer());
+  has_outbox_ = true;
+  return Status::ok();
+}
+
+Status ShmChannel::offer_memory() {
+  PERSEUS_RETURN_IF_ERROR(open_outbox());
   Result<SharedMemory> memory = SharedMemory::create(kMemoryBytes);
   if (!memory.is_ok()) return memory.status();
   memory_ = std::move(memory).value();
   attach_rings();
-  const int fds[] = {outbox_.fd(), loop_.doorbell_fd(), memory_.fd()};
+  const int fds[] = {outbox_.fd(), loop_->doorbell_fd(), memory_.fd()};
   if (!send_descriptors(socket_.get(), fds, 3)) return errno_status("sending shared memory failed");
   return Status::ok();
 }
 
 Status ShmChannel::accept_memory(FileDescriptor rings) {
-  PERSEUS_RETURN_IF_ERROR(outbox_.open_for_peer());
+  PERSEUS_RETURN_IF_ERROR(open_outbox());
   Result<SharedMemory> memory = SharedMemory::map(std::move(rings), kMemoryBytes);
   if (!memory.is_ok()) return memory.status();
   memory_ = std::move(memory).value();
   attach_rings();
-  const int fds[] = {outbox_.fd(), loop_.doorbell_fd()};
+  const int fds[] = {outbox_.fd(), loop_->doorbell_fd()};
   if (!send_descriptors(socket_.get(), fds, 2)) return errno_status("sending shared memory failed");
   return Status::ok();
 }
@@ -141,8 +167,8 @@ void ShmChannel::receive_descriptors() {
   }
   if (count != (is_initiator_ ? 2 : 3)) {
     const std::string reason(bytes + 1, n > 1 ? n - 1 : 0);
-    port_.failed(Status::aborted(reason.empty() ? "it closed the connection before sharing memory"
-                                                : "it could not share memory: " + reason));
+    port_->failed(Status::aborted(reason.empty() ? "it closed the connection before sharing memory"
+                                                 : "it could not share memory: " + reason));
     return;
   }
   Status status = peer_outbox_.map(std::move(received[0]));
@@ -153,7 +179,7 @@ void ShmChannel::receive_descriptors() {
     return;
   }
   state_ = State::kOpen;
-  loop_.add_poller(this);
+  loop_->add_poller(this);
   fill();
 }
 
@@ -166,7 +192,7 @@ void ShmChannel::on_ready(uint32_t) {
   // peer left in the ring still count.
   while (state_ == State::kOpen && drain(kFramesPerTurn)) {
   }
-  if (state_ == State::kOpen) port_.failed(Status::aborted("its process has ended"));
+  if (state_ == State::kOpen) port_->failed(Status::aborted("its process has ended"));
 }
 
 void ShmChannel::ring_peer() {
@@ -186,16 +212,17 @@ bool ShmChannel::drain(int most) {
   uint32_t where = kInline;
   const std::byte* bytes = nullptr;
   int frames = 0;
-  for (; frames < most && state_ == State::kOpen; ++frames) {
+  for (; frames < most && state_ == State::kOpen && hands_over_; ++frames) {
     const RingConsumer::Outcome outcome = in_.front(header, where, bytes);
     if (outcome == RingConsumer::Outcome::kEmpty) break;
     if (where != kInline) bytes = peer_outbox_.payload(where, header.length);
     if (outcome == RingConsumer::Outcome::kDamaged || bytes == nullptr) {
-      port_.failed(Status::internal("the shared memory is damaged"));
+      port_->failed(Status::internal("the shared memory is damaged"));
       return true;
     }
     Lease lease = where == kInline ? Lease() : peer_outbox_.lease(where);
-    if (!port_.arrived(header, bytes, std::move(lease))) return true;
+    hands_over_ = port_->arrived(header, bytes, std::move(lease));
+    if (state_ != State::kOpen) return true;
     if (in_.pop()) ring_peer();
   }
   return frames != 0;
@@ -209,11 +236,11 @@ bool ShmChannel::fill() {
   has_more_ = true;
   for (int frames = 0; frames < kFramesPerTurn && state_ == State::kOpen; ++frames) {
     blocked_ = !out_.has_room();
-    has_more_ = !blocked_ && port_.next(frame, std::min(port_.max_length(), kMaxRingFrame));
+    has_more_ = !blocked_ && port_->next(frame, std::min(port_->max_length(), kMaxRingFrame));
     if (!has_more_) break;
     const uint32_t where = frame.header.length < kOutboxPayload ? kInline : outbox_.put(frame);
     if (out_.commit(frame, where)) ring_peer();
-    port_.sent(frame);
+    port_->sent(frame);
     moved = true;
   }
   return moved;
@@ -221,7 +248,7 @@ bool ShmChannel::fill() {
 
 bool ShmChannel::prepare_to_sleep() {
   if (state_ != State::kOpen) return true;
-  if (has_more_ || in_.wait_for_frame()) return false;
+  if (has_more_ || (hands_over_ && in_.wait_for_frame())) return false;
   return !blocked_ || !out_.wait_for_room();
 }
 

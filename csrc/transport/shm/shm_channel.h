@@ -31,11 +31,15 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   void start() override;
   void kick() override { fill(); }
   void close() override;
+  bool can_move() const override { return state_ == State::kOpen; }
+  bool part() override;
+  void move_to(EventLoop& loop, FramePort& port) override;
 
  private:
   enum class State { kOpening, kOpen, kClosed };
 
   void fail_and_tell_peer(const Status& why);
+  Status open_outbox();
   Status offer_memory();
   void receive_descriptors();
   Status accept_memory(FileDescriptor rings);
@@ -50,9 +54,9 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   bool drain(int most);  // returns whether any frame arrived
   bool fill();           // returns whether any frame was sent
 
-  EventLoop& loop_;
+  EventLoop* loop_;  // null after part()
   Outbox& outbox_;
-  FramePort& port_;
+  FramePort* port_;
   const bool is_initiator_;
   State state_ = State::kOpening;
   FileDescriptor socket_;
@@ -62,8 +66,10 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   OutboxReader peer_outbox_;
   RingProducer out_;
   RingConsumer in_;
-  bool blocked_ = false;   // there may be frames to send, and no room
-  bool has_more_ = false;  // there may be frames to send, and room
+  bool has_outbox_ = false;
+  bool hands_over_ = true;  // what arrives
+  bool blocked_ = false;    // there may be frames to send, and no room
+  bool has_more_ = false;   // there may be frames to send, and room
 };
 
 }  // namespace perseus

@@ -40,8 +40,9 @@ void set_option(int fd, int level, int name, int value) {
 TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, ProvenConnection connection,
                        FramePort& port, std::chrono::seconds silence,
                        const WireProtection& protection, bool is_express)
-    : loop_(loop),
-      port_(port),
+    : loop_(&loop),
+      port_(&port),
+      buffers_(buffers),
       fd_(std::move(connection.fd)),
       guard_(make_frame_guard(protection, std::move(connection.session))),
       is_express_(is_express),
@@ -74,21 +75,66 @@ void TcpChannel::set_options(std::chrono::seconds silence) {
 
 void TcpChannel::start() {
   if (!stage_ || !scratch_ || (guard_->encrypts() && !sealed_)) {
-    port_.failed(Status::out_of_memory("no memory for a connection's buffers"));
+    port_->failed(Status::out_of_memory("no memory for a connection's buffers"));
     return;
   }
-  loop_.watch(fd_.get(), EPOLLIN, this);
+  watch();
+  // What came for this port while the channel had another one.
+  if (stage_begin_ != stage_end_) consume_stage();
 }
 
 void TcpChannel::close() {
   if (!open_) return;
   open_ = false;
-  loop_.unwatch(fd_.get());
+  if (loop_ != nullptr) loop_->unwatch(fd_.get());
   fd_.reset();
 }
 
+void TcpChannel::release_transfers() {
+  if (direct_ && has_header_) {
+    std::memcpy(scratch_.data(), payload_, payload_got_);
+    payload_ = scratch_.data();
+    direct_ = false;
+  }
+  size_t bytes = 0;
+  for (size_t i = first_; i < count_; ++i) bytes += batch_[i].header.length;
+  if (bytes != 0 && !guard_->encrypts()) {
+    released_ = buffers_.take(bytes);
+    if (!released_) return port_->failed(Status::out_of_memory("no memory for what is unsent"));
+  }
+  size_t offset = 0;
+  for (size_t i = first_; i < count_; ++i) {
+    batch_[i].transfer = nullptr;
+    batch_[i].data = nullptr;
+    const uint32_t length = batch_[i].header.length;
+    if (guard_->encrypts() || length == 0) continue;
+    std::memcpy(released_.data() + offset, bodies_[i], length);
+    bodies_[i] = released_.data() + offset;
+    offset += length;
+  }
+}
+
+bool TcpChannel::part() {
+  if (!open_) return false;
+  loop_->unwatch(fd_.get());
+  loop_ = nullptr;
+  return !has_header_ && first_ == count_;
+}
+
+void TcpChannel::move_to(EventLoop& loop, FramePort& port) {
+  loop_ = &loop;
+  port_ = &port;
+  hands_over_ = true;
+  wants_write_ = false;
+  released_ = {};
+  // Another world may have larger frames.
+  if (scratch_.capacity() < port.max_length()) scratch_ = buffers_.take(port.max_length());
+  const size_t sealed = guard_->encrypts() ? kBatchBytes + port.max_length() : 0;
+  if (sealed_.capacity() < sealed) sealed_ = buffers_.take(sealed);
+}
+
 void TcpChannel::on_ready(uint32_t epoll_events) {
-  if ((epoll_events & EPOLLOUT) != 0) flush();
+  if ((epoll_events & EPOLLOUT) != 0 || !hands_over_) flush();
   if (!open_ || (epoll_events & ~uint32_t{EPOLLOUT}) == 0) return;
   for (int i = 0; i < kReadsPerTurn; ++i) {
     if (!read_some()) return;
@@ -96,8 +142,8 @@ void TcpChannel::on_ready(uint32_t epoll_events) {
 }
 
 void TcpChannel::broken(const char* what, int error) {
-  port_.failed(Status::aborted(error == 0 ? std::string(what)
-                                          : std::string(what) + ": " + std::strerror(error)));
+  port_->failed(Status::aborted(error == 0 ? std::string(what)
+                                           : std::string(what) + ": " + std::strerror(error)));
 }
 
 // Sending.
@@ -139,9 +185,9 @@ bool TcpChannel::refill() {
   if (first_ != count_) return true;
   first_ = count_ = 0;
   adjust_unsent_limit();
-  const uint64_t room = std::min(port_.max_length(), unsent_limit_);
+  const uint64_t room = std::min(port_->max_length(), unsent_limit_);
   uint64_t bytes = 0;
-  while (count_ < kMaxBatch && bytes < kBatchBytes && port_.next(batch_[count_], room)) {
+  while (count_ < kMaxBatch && bytes < kBatchBytes && port_->next(batch_[count_], room)) {
     if (!seal(bytes)) return false;
     bytes += batch_[count_].header.length;
     ++count_;
@@ -153,7 +199,7 @@ bool TcpChannel::seal(size_t offset) {
   const Frame& frame = batch_[count_];
   std::byte* sealed = guard_->encrypts() ? sealed_.data() + offset : nullptr;
   if (!guard_->seal(frame, sealed, tags_[count_])) {
-    port_.failed(Status::out_of_memory("OpenSSL has no memory for a connection's cipher"));
+    port_->failed(Status::out_of_memory("OpenSSL has no memory for a connection's cipher"));
     return false;
   }
   bodies_[count_] = sealed != nullptr ? sealed : frame.data;
@@ -210,14 +256,20 @@ void TcpChannel::retire_sent(size_t bytes) {
     if (written_ < whole) return;
     written_ -= whole;
     ++first_;
-    port_.sent(frame);
+    port_->sent(frame);
   }
 }
 
 void TcpChannel::want_write(bool want) {
   if (want == wants_write_ || !open_) return;
   wants_write_ = want;
-  loop_.watch(fd_.get(), want ? EPOLLIN | EPOLLOUT : EPOLLIN, this);
+  watch();
+}
+
+void TcpChannel::watch() {
+  const uint32_t events = (hands_over_ ? EPOLLIN : 0) | (wants_write_ ? EPOLLOUT : 0);
+  if (events == 0) return loop_->unwatch(fd_.get());
+  loop_->watch(fd_.get(), events, this);
 }
 
 // Receiving.
@@ -236,6 +288,7 @@ std::string TcpChannel::route() const {
 }
 
 bool TcpChannel::read_some() {
+  if (!hands_over_) return false;
   // The rest of a payload goes to its target, and what follows goes into the stage. Until the
   // payload is complete, the stage is empty.
   const size_t missing = has_header_ ? header_.length - payload_got_ : 0;
@@ -288,15 +341,15 @@ bool TcpChannel::consume_stage() {
 bool TcpChannel::begin_payload() {
   std::byte* staged = stage_.data() + stage_begin_;
   const size_t available = stage_end_ - stage_begin_;
-  payload_ = port_.target(header_);
+  payload_ = port_->target(header_);
   direct_ = payload_ != nullptr;
   if (!direct_) {
     const bool aligned = reinterpret_cast<uintptr_t>(staged) % alignof(uint64_t) == 0;
     // The port rejects a malformed header without looking at the bytes.
-    if (header_.length > port_.max_length()) return port_.arrived(header_, staged, {});
+    if (header_.length > port_->max_length()) return hand_over(staged);
     if (available >= header_.length + guard_->tag_bytes(header_) && aligned) {
       stage_begin_ += header_.length;
-      return take_tag(staged) && port_.arrived(header_, staged, {});
+      return take_tag(staged) && hand_over(staged);
     }
     payload_ = scratch_.data();
   }
@@ -311,7 +364,14 @@ bool TcpChannel::begin_payload() {
 bool TcpChannel::finish_payload() {
   has_header_ = false;
   if (!take_tag(payload_)) return false;
-  return direct_ ? port_.landed(header_) : port_.arrived(header_, payload_, {});
+  return direct_ ? port_->landed(header_) : hand_over(payload_);
+}
+
+bool TcpChannel::hand_over(std::byte* payload) {
+  if (port_->arrived(header_, payload, {})) return true;
+  hands_over_ = false;
+  if (open_) watch();
+  return false;
 }
 
 bool TcpChannel::take_tag(std::byte* payload) {
@@ -319,7 +379,7 @@ bool TcpChannel::take_tag(std::byte* payload) {
   const std::string_view tag = bytes_of(stage_.data() + stage_begin_, size);
   stage_begin_ += size;
   if (guard_->open(header_, payload, tag)) return true;
-  port_.disturbed(
+  port_->disturbed(
       "what arrived is not what it sent: something between the hosts has changed it, "
       "added to it or left some of it out");
   return false;

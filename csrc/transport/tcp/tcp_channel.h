@@ -35,6 +35,10 @@ class TcpChannel final : public Channel, private FdHandler {
   void start() override;
   void kick() override;
   void close() override;
+  bool can_move() const override { return open_; }
+  void release_transfers() override;
+  bool part() override;
+  void move_to(EventLoop& loop, FramePort& port) override;
   std::string route() const override;
   uint64_t bytes_received() const override { return received_; }
 
@@ -60,6 +64,8 @@ class TcpChannel final : public Channel, private FdHandler {
   bool write_batch();
   void retire_sent(size_t bytes);
   void want_write(bool want);
+  // Watches the socket for what the channel wants of it.
+  void watch();
 
   // Reads once; returns false if there is no more to read now or the channel is closed.
   bool read_some();
@@ -69,23 +75,28 @@ class TcpChannel final : public Channel, private FdHandler {
   bool begin_payload();
   // Hands the frame over once its tag has arrived, too.
   bool finish_payload();
+  // Hands a frame over; returns whether there may be more.
+  bool hand_over(std::byte* payload);
   // Takes the tag out of the stage; reports a wrong one and returns false.
   bool take_tag(std::byte* payload);
   void broken(const char* what, int error);
 
-  EventLoop& loop_;
-  FramePort& port_;
+  EventLoop* loop_;  // null after part()
+  FramePort* port_;
+  BufferPool& buffers_;
   FileDescriptor fd_;
   const std::unique_ptr<FrameGuard> guard_;
   const bool is_express_;
   bool open_ = true;
   bool wants_write_ = false;
+  bool hands_over_ = true;  // what arrives
 
   // Sending: frames [first_, count_) of the batch, `written_` bytes of the first one gone.
   std::array<Frame, kMaxBatch> batch_;
   std::array<const std::byte*, kMaxBatch> bodies_;
   std::array<MessageTag, kMaxBatch> tags_;
-  Buffer sealed_;  // the encrypted bodies of the batch
+  Buffer sealed_;    // the encrypted bodies of the batch
+  Buffer released_;  // bodies whose transfers have ended
   size_t first_ = 0, count_ = 0;
   size_t written_ = 0;
   uint64_t unsent_limit_;  // bytes that may wait unsent in the kernel; also the largest frame

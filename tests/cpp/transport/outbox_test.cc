@@ -57,6 +57,17 @@ TEST_F(OutboxTest, APayloadStaysUntilItsLeaseEndsAndThenMakesRoom) {
   EXPECT_EQ(outbox.put(frame()), kInline);
 }
 
+TEST_F(OutboxTest, ItIsWornWhileTooManySlotsAreOnLoan) {
+  std::vector<Lease> leases;
+  while (leases.size() < kOutboxSlots / 4) leases.push_back(reader.lease(outbox.put(frame())));
+  outbox.close_for_peer();  // what it has on loan stays so
+  EXPECT_FALSE(outbox.is_worn());
+  leases.push_back(reader.lease(outbox.put(frame())));
+  EXPECT_TRUE(outbox.is_worn());
+  leases.pop_back();
+  EXPECT_FALSE(outbox.is_worn());
+}
+
 TEST_F(OutboxTest, FewSlotsAreUsedWhereFewAreNeeded) {
   std::set<uint32_t> places;
   for (uint32_t i = 0; i < 4 * kOutboxSlots; ++i) {

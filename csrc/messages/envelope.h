@@ -38,7 +38,7 @@ struct Envelope {
 struct Clearance {
   uint64_t number = 0;
   bool in_runs = false;  // as in the envelope, or because the receiver wants them in runs
-  Status refusal;        // why the receiver does not take them; ok: send them now
+  Status refusal = {};   // why the receiver does not take them; ok: send them now
 
   void write(ByteWriter& writer) const;
   static std::optional<Clearance> read(ByteReader reader);

@@ -267,7 +267,8 @@ void TcpChannel::want_write(bool want) {
 }
 
 void TcpChannel::watch() {
-  const uint32_t events = (hands_over_ ? EPOLLIN : 0) | (wants_write_ ? EPOLLOUT : 0);
+  const uint32_t events =
+      (hands_over_ ? uint32_t{EPOLLIN} : 0) | (wants_write_ ? uint32_t{EPOLLOUT} : 0);
   if (events == 0) return loop_->unwatch(fd_.get());
   loop_->watch(fd_.get(), events, this);
 }

@@ -14,12 +14,13 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from perseus_core import _engine
 from perseus_core.driver_messages import (
     Abandoned,
+    Call,
     Change,
     Ending,
     Question,
@@ -104,6 +105,13 @@ class DriverLink:
         self.world: World | None = None  # the last one
         #: How many commits this process's state has seen. Who has seen most gives it to the others.
         self.commits = 0
+        #: How many times this process has called a training function.
+        self.call = 0
+        #: The call that the job is in, or one before it.
+        self.call_of_job = 0
+        #: Whether it has left out a call, and has not begun another one since.
+        self.has_skipped = False
+        self._is_calling = False
         self._latest = 0  # the number of the last change that has been heard of
         #: Has signals ask the driver to let this process go at the end of its step.
         self.leave_on_signal = LeaveOnSignal(self._ask_to_leave)
@@ -127,6 +135,7 @@ class DriverLink:
                 says="ready",
                 failure="" if failure is None else str(failure),
                 is_out_of_reach=isinstance(failure, UnreachableError),
+                call=self.call,
                 commits=self.commits,
             )
             self._is_asking = True
@@ -142,6 +151,7 @@ class DriverLink:
         if isinstance(answer, SystemExit):
             raise answer
         self.world = answer
+        self._note_call(answer.call)
         return answer
 
     def has_joined(self) -> None:
@@ -176,11 +186,43 @@ class DriverLink:
 
     def begun(self) -> None:
         """Tells the driver that training has begun: exit code 0 is a failure until it has ended."""
-        self._tell(says="begun")
+        self._tell(says="begun", call=self.call)
 
     def finished(self) -> None:
         """Tells the driver that training is complete."""
-        self._tell(says="finished")
+        self._tell(says="finished", call=self.call)
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """Counts a call of a training function, as long as it lasts.
+
+        Raises RuntimeError if another one has not returned.
+        """
+        with self._lock:
+            if self._is_calling:
+                raise RuntimeError(
+                    "a function of hvd.elastic.run was called before another one, or the same, has "
+                    "returned; call the inner function as it is, without hvd.elastic.run"
+                )
+            self._is_calling = True
+        self.call += 1
+        try:
+            yield
+        finally:
+            self.has_skipped |= self.is_behind
+            self._is_calling = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Returns whether the others are in a later call of a training function than this process.
+
+        It has come later, or has failed at the end of a call that others have completed.
+        """
+        return self.call < self.call_of_job
+
+    def _note_call(self, number: int) -> None:
+        with self._lock:
+            self.call_of_job = max(self.call_of_job, number)
 
     def _ask_to_leave(self) -> bool:
         """Asks, without waiting; returns whether the driver will hear it."""
@@ -234,6 +276,8 @@ class DriverLink:
         match parse(message):
             case World() as world:
                 self._take_answer(world)
+            case Call(number):
+                self._note_call(number)
             case Refusal(why):
                 self._take_answer(RemovedError(why))
             case Abandoned(why):

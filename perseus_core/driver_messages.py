@@ -11,7 +11,17 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Abandoned", "Change", "Ending", "Message", "Question", "Refusal", "World", "parse"]
+__all__ = [
+    "Abandoned",
+    "Call",
+    "Change",
+    "Ending",
+    "Message",
+    "Question",
+    "Refusal",
+    "World",
+    "parse",
+]
 
 # So much of a message that makes no sense an error quotes.
 _MOST_QUOTED = 200
@@ -26,6 +36,7 @@ class World:
     workers: list[int]  # in the order of their ranks
     started: int  # how many processes the job has ever started
     change: int  # the number of the last change that this world takes into account
+    call: int  # of a training function, in which the job is; the first is 1
     rendezvous: str  # where its ranks meet: host and port
     environment: dict[str, str]  # where torch.distributed finds its ranks, once they are in it
 
@@ -37,6 +48,13 @@ class Change:
     number: int
     what: int  # 1: ranks leave; 2: ranks join; 3: both
     moment: float  # seconds of the Unix epoch
+
+
+@dataclass(frozen=True)
+class Call:
+    """The job is in this call of a training function, or in a later one."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +81,7 @@ class Ending:
     """The job ends, and SIGTERM comes next."""
 
 
-Message: TypeAlias = World | Change | Refusal | Abandoned | Question | Ending
+Message: TypeAlias = World | Change | Call | Refusal | Abandoned | Question | Ending
 
 
 def parse(message: bytes) -> Message:
@@ -81,6 +99,8 @@ def parse(message: bytes) -> Message:
             isinstance(moment, (int, float))
         ):
             return Change(number, what, moment)
+        case {"says": "call", "number": int(number)}:
+            return Call(number)
         case {"says": "refusal", "why": str(why)}:
             return Refusal(why)
         case {"says": "abandoned", "why": str(why)}:
@@ -104,10 +124,11 @@ def _world_in(said: dict[str, Any]) -> World | None:
             "workers": [*workers],
             "started": int(started),
             "change": int(change),
+            "call": int(call),
             "rendezvous": str(rendezvous),
             "environment": dict(environment),
         } if worker in workers and _are(int, workers) and _are(str, environment.values()):
-            return World(worker, meeting, workers, started, change, rendezvous, environment)
+            return World(worker, meeting, workers, started, change, call, rendezvous, environment)
     return None
 
 

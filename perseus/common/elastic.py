@@ -61,6 +61,8 @@ class State(ABC):
         self._commits = 0
         self._holders: list[int] = []  # the ranks that have most commits, if any has one
         self._sources: StateSources | None = None  # during a sync, unless rank 0 gives all
+        # Whether a call of a training function has begun, and rank 0's values are not known yet.
+        self._begins_call = True
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Registers functions to call after each reset, when rank and size are the new ones."""
@@ -109,13 +111,13 @@ class State(ABC):
             raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
 
     def needs_sync(self) -> bool:
-        """Returns whether a rank of this new world lacks what the others have. All must call it.
+        """Returns whether ranks need rank 0's state, all with the same answer. All must call it.
 
-        All ranks have the same answer: whether someone is new, or has committed less. If none of
-        them has the values of a commit any more, all raise RuntimeError.
+        That is so if a call of a training function begins, or if someone is new, or has committed
+        less. If no rank has the values of a commit any more, all raise RuntimeError.
         """
-        here = np.array([self._commits], np.int64)
-        commits = perseus_core.allgather(here, name=_HOLDERS).tolist()
+        here = np.array([[self._commits, self._begins_call]], np.int64)
+        commits, begins = perseus_core.allgather(here, name=_HOLDERS).T.tolist()
         most = max(commits)
         if most <= 0 and min(commits) == _LOST:
             raise RuntimeError(
@@ -125,7 +127,7 @@ class State(ABC):
         self._holders = [rank for rank, seen in enumerate(commits) if seen == most > 0]
         if self._commits < most:
             perseus_core.forget_residuals()  # they are those of an older state
-        return len(self._holders) < len(commits)
+        return any(begins) or len(self._holders) < len(commits)
 
     def sync_from_holders(self) -> None:
         """Does sync, in which ranks that have the state give it to those that lack it.
@@ -143,6 +145,7 @@ class State(ABC):
         here = np.array([self._commits], np.int64)
         most = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
         self._commits = max(1, int(most[0]))
+        self._begins_call = False
 
     def _next_change(self) -> int:
         changes = HostUpdateResult.no_update
@@ -250,11 +253,17 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     joins it again. If ranks are lost during a reset, or while the state is synced, another reset
     follows.
 
-    The state is synced if a rank of the new world needs it. In a job that is not elastic, each loss
+    Each call begins with rank 0's state, and counts as a commit. The calls of all functions of a
+    process are numbered. In an elastic job, a call returns None at once, without an operation, if
+    the other ranks are in a later one: this process has joined later.
+
+    In a new world, the state is synced if a rank needs it. In a job that is not elastic, each loss
     costs at least one rank, so after as many failures in a row as there were ranks, the last error
     is raised. In an elastic job the driver ends a job that does not come to anything. A process for
     which an elastic job has no place any more exits with code 0. SIGTERM to a rank of an elastic
     job makes it leave at its next commit or check, unless the program handles that signal itself.
+
+    The function returned raises RuntimeError if it is called within another one in an elastic job.
     """
 
     @functools.wraps(func)
@@ -266,17 +275,35 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
         def listener(change: driver_link.Change) -> None:
             state.on_hosts_updated(change.moment, change.what)
 
-        driver.add_listener(listener)
-        driver.begun()
-        try:
-            with driver.leave_on_signal.handling():
-                result = _run(func, reset, driver, state, args, kwargs)
-        finally:
-            driver.remove_listener(listener)
-        driver.finished()
-        return result
+        with driver.calling():
+            if driver.is_behind:
+                return None
+            driver.add_listener(listener)
+            driver.begun()
+            try:
+                with driver.leave_on_signal.handling():
+                    result = _run(func, reset, driver, state, args, kwargs)
+            finally:
+                driver.remove_listener(listener)
+            if driver.is_behind:
+                return None
+            driver.finished()
+            return result
 
     return cast(Train, wrapper)
+
+
+def _begin_call(state: State, driver: driver_link.DriverLink) -> None:
+    """Keeps what the program has made of the state since the last call, as a commit does."""
+    if driver.has_skipped:
+        driver.has_skipped = False
+        state._commits = 0  # its values are not those that the others have
+        if not is_planned():
+            state.on_reset()
+    elif state._commits > 0:
+        state.save()
+        perseus_core.commit_residuals()
+        state._commits += 1
 
 
 def _run(
@@ -287,17 +314,23 @@ def _run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Does what run_fn says."""
+    """Does what run_fn says. If the others are in a later call, it returns None."""
     # Reset callbacks also run if a rank that joins gets another place than the planned one.
     planned = _place() if is_planned() else None
     is_new_world, skips_sync = planned is not None, False
     losses_left = _ranks()
+    begins, state._begins_call = True, True
     while True:
         try:
+            if begins and driver is not None:
+                begins = False
+                _begin_call(state, driver)
             if is_new_world:
                 if driver is not None:
                     driver.commits = state._commits
                 reset()
+                if driver is not None and driver.is_behind:
+                    return None
                 if planned is None or planned != _place():
                     state.on_reset()
                 planned = None

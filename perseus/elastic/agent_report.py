@@ -24,12 +24,15 @@ class WorkerReport:
     change: int  # the last one that it was told of
     is_in_function: bool
     has_finished: bool
+    call: int  # of a training function, that it has begun last
+    returned: int  # the last call from which it has returned
     asks_to_leave: bool
 
     def apply(self, worker: Worker) -> None:
         """Has a worker be in the state that it is in."""
         worker.rank, worker.meeting = self.rank, self.meeting
         worker.commits, worker.is_in_function = self.commits, self.is_in_function
+        worker.call, worker.returned = self.call, self.returned
         if self.has_finished:
             worker.state = State.FINISHED
         elif self.is_waiting:

@@ -66,8 +66,10 @@ class Driver:
         )
         self._news = ChangeNews(owner, self.workers, self._forming)
         self._roll_call = RollCall(patience, clock, owner.ask)
-        # Whether a worker has done all of its work, so that the others are about to.
-        self._has_finished = False
+        # Whether a process has ended with code 0, so that the others are about to.
+        self._one_has_ended_well = False
+        #: Workers that have failed after their training functions had returned: how, and the code.
+        self.late_failures: dict[int, tuple[str, int]] = {}
         self._have_functions = False  # whether a worker has begun one, so that all are to
         self._starts_none = False  # since the job is drained as a whole
 
@@ -75,6 +77,14 @@ class Driver:
     def meeting(self) -> int:
         """The number of the current world; 0 before the first."""
         return self._forming.meeting
+
+    @property
+    def _has_finished(self) -> bool:
+        """Whether a worker has done its work, so that the others are about to.
+
+        That is no longer so once any of them begins another call of a training function.
+        """
+        return self._one_has_ended_well or self.workers.have_returned()
 
     # ---- Another launcher.
 
@@ -87,7 +97,8 @@ class Driver:
             "meeting": self.meeting,
             "resets": self._forming.resets,
             "change": self._news.number,
-            "has_finished": self._has_finished,
+            "one_has_ended_well": self._one_has_ended_well,
+            "late_failures": [[number, *how] for number, how in self.late_failures.items()],
             "have_functions": self._have_functions,
             "starts_none": self._starts_none,
             "announced": self._news.announced,
@@ -99,6 +110,8 @@ class Driver:
                     worker.is_leaving,
                     worker.leave_by,
                     worker.has_done_all,
+                    worker.call,
+                    worker.returned,
                 ]
                 for worker in self.workers
             ],
@@ -111,9 +124,9 @@ class Driver:
         """
         self.table.restore(saved["table"])
         for number, (host, slot, is_alive, *rest) in enumerate(saved["workers"]):
-            is_leaving, leave_by, has_done_all = rest
+            is_leaving, leave_by, has_done_all, call, returned = rest
             worker = self.workers.add((host, slot))
-            worker.has_done_all = has_done_all
+            worker.has_done_all, worker.call, worker.returned = has_done_all, call, returned
             if is_alive and number in reports:
                 worker.is_leaving, worker.leave_by = is_leaving, leave_by
                 reports[number].apply(worker)
@@ -124,12 +137,11 @@ class Driver:
         self._forming.restore(meeting, saved["resets"] + (meeting > max(1, saved["meeting"])))
         change = max([saved["change"], *(report.change for report in reports.values())])
         self._news.restore(change, saved["announced"])
-        self._has_finished = saved["has_finished"] or any(
-            worker.state is State.FINISHED for worker in self.workers
-        )
-        self._have_functions = saved["have_functions"] or any(
-            worker.is_in_function or worker.state is State.FINISHED for worker in self.workers
-        )
+        self._one_has_ended_well = saved["one_has_ended_well"]
+        self.late_failures = {number: (how, code) for number, how, code in saved["late_failures"]}
+        self._have_functions = saved["have_functions"] or any(w.call for w in self.workers)
+        if not self._has_finished:
+            self._begin_another_call()
         self._starts_none = saved["starts_none"]
 
     # ---- What happens.
@@ -140,14 +152,21 @@ class Driver:
         self._update()
 
     def ready(
-        self, number: int, failure: str = "", commits: int = 0, *, is_out_of_reach: bool = False
+        self,
+        number: int,
+        failure: str = "",
+        commits: int = 0,
+        *,
+        call: int | None = None,
+        is_out_of_reach: bool = False,
     ) -> None:
         """A worker is in init and asks for a world.
 
         Args:
           failure: why its last meeting has failed, if it has.
-          is_out_of_reach: whether that was because it could not reach the others.
           commits: how many its state has seen.
+          call: of a training function, that it has begun last; None: as before.
+          is_out_of_reach: whether that was because it could not reach the others.
         """
         worker = self.workers[number]
         if not worker.is_alive or self.is_over:
@@ -155,31 +174,37 @@ class Driver:
         self._forming.note_ready(worker, failure)
         worker.state = State.WAITING
         worker.commits, worker.is_out_of_reach = commits, is_out_of_reach
+        worker.call = worker.call if call is None else call
         self._update()
 
     def is_here(self, number: int) -> None:
         """A worker that was asked whether it is there has answered."""
         self._roll_call.answered(number)
 
-    def began_function(self, number: int) -> None:
-        """A worker has entered its training function."""
-        self.workers[number].is_in_function = True
-        self._have_functions = True
-
-    def finished(self, number: int) -> None:
-        """A worker's training function has returned."""
+    def began_function(self, number: int, call: int = 1) -> None:
+        """A worker has entered a training function, for the `call`th time."""
+        had_finished = self._has_finished
         worker = self.workers[number]
-        worker.is_in_function = False
+        worker.is_in_function, worker.call = True, call
+        self._have_functions = True
+        if had_finished and not self._has_finished:
+            self._begin_another_call()
+            self._update()
+
+    def finished(self, number: int, call: int = 1) -> None:
+        """A worker has returned from this call of a training function."""
+        worker = self.workers[number]
+        worker.is_in_function, worker.returned = False, call
         if worker.is_alive:
-            worker.state = State.FINISHED
-            self._has_finished = True
+            worker.state = State.FINISHED if self._has_finished else State.MEMBER
         self._update()
 
-    def ended(self, number: int, how: str | None) -> None:
+    def ended(self, number: int, how: str | None, code: int = 1) -> None:
         """A worker's process has ended.
 
         Args:
           how: "exited with code 1"; None if it exited with 0.
+          code: the exit code of the job, if it fails because of that.
         """
         worker = self.workers[number]
         before = worker.state
@@ -189,11 +214,13 @@ class Driver:
         if self.is_over:
             return
         too_early = None if how or before is State.FINISHED else self._exits_too_early(worker)
-        if not worker.is_leaving:
+        if how and before is State.FINISHED and not worker.is_told_to_end:
+            self.late_failures[number] = how, code
+        elif not worker.is_leaving:
             if how or too_early:
                 self._failed(worker, too_early)
             else:
-                self._has_finished = worker.has_done_all = True
+                self._one_has_ended_well = worker.has_done_all = True
         self._forming.note_ended()
         self._update()
 
@@ -299,16 +326,32 @@ class Driver:
             and not self.is_over
         )
 
-    def _finish(self) -> None:
-        """Ends the job when no member of the last world trains any more."""
-        self._forming.deadline = NEVER  # it is for workers that are to meet
+    def _begin_another_call(self) -> None:
+        """Lets the job go on after a call, with those that are there."""
         for worker in self.workers.alive():
-            if worker.state is State.STARTING and self.meeting > 0:
-                self._kill(worker, "the job has finished")
-            elif worker.state is State.WAITING:
-                self._refuse(worker, "the job has finished")
-        still_run = (State.MEMBER, State.STARTING) if self.meeting == 0 else (State.MEMBER,)
-        if not any(w.state in still_run for w in self.workers):
+            if worker.state is State.FINISHED:
+                worker.state = State.MEMBER  # it is about to begin that call, too
+        for number in self.late_failures:
+            self._failed(self.workers[number])
+        self.late_failures.clear()
+
+    def _finish(self) -> None:
+        """Ends the job when no member of the last world is left.
+
+        Those that have not joined may wait for another call of a training function, until then.
+        """
+        self._forming.deadline = NEVER  # it is for workers that are to meet
+        states = {worker.state for worker in self.workers.alive()}
+        if self._one_has_ended_well or State.FINISHED not in states:
+            for worker in self.workers.alive():
+                if worker.state is State.STARTING and self.meeting > 0:
+                    self._kill(worker, "the job has finished")
+                elif worker.state is State.WAITING:
+                    self._refuse(worker, "the job has finished")
+        still_run = {State.MEMBER, State.FINISHED}
+        if self.meeting == 0:
+            still_run.add(State.STARTING)
+        if not still_run & states:
             self._end(None)
 
     def _run_to_the_end(self) -> None:

@@ -29,12 +29,21 @@ class ElasticFailures(Failures):
         super().__init__(job, output, lines, ending, kill)
         self._outcomes = RankOutcomes(goes_on=True)
         self._is_expected = is_expected
+        #: How ranks have failed that were to stay, the first one first.
+        self.unexpected: dict[int, str] = {}
+
+    def culprit_of(self, failed: Sequence[int]) -> int:
+        """Returns the first of these ranks that blames no other for its failure, or the first."""
+        return next((rank for rank in failed if not self._outcomes.is_victim(rank)), failed[0])
 
     def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
         if self.first:
             return False
         for rank in ranks:
             self._ended(rank, how)
-        if not all(map(self._is_expected, ranks)):
-            self._messages.say(f"{message}; the other {len(self.running)} go on")
+        unexpected = [rank for rank in ranks if not self._is_expected(rank)]
+        if unexpected:
+            self.unexpected |= dict.fromkeys(unexpected, how)
+            others = f"; the other {len(self.running)} go on" if self.running else ""
+            self._messages.say(f"{message}{others}")
         return True

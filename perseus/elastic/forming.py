@@ -225,9 +225,9 @@ class Forming:
         self.meeting += 1
         self.is_under_way = False
         self.deadline = NEVER
-        world = NextWorld(
-            self.meeting, [worker.number for worker in ordered], len(self._workers), self._change
-        )
+        numbers = [worker.number for worker in ordered]
+        call = max((worker.call for worker in ordered if worker.is_old), default=0)
+        world = NextWorld(self.meeting, numbers, len(self._workers), self._change, call)
         for rank, worker in enumerate(ordered):
             worker.state = State.MEMBER
             worker.rank = rank

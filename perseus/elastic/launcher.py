@@ -25,7 +25,7 @@ from perseus.elastic.torch_places import TorchPlaces
 from perseus.elastic.workers import State, Worker, worker_places
 from perseus.run import agent_protocol as protocol
 from perseus.run.environment import peer_timeout, rank_environment
-from perseus.run.failures import Failures, how_it_ended, name_ranks
+from perseus.run.failures import how_it_ended, name_ranks
 from perseus.run.host_connection import AgentConnection, Frame
 from perseus.run.hosts import Host, Slot, is_local
 from perseus.run.job import Job
@@ -64,6 +64,8 @@ class ElasticLauncher(Launcher):
       interval: returns the seconds between two looks for hosts, and is asked each time.
     """
 
+    _failures: ElasticFailures
+
     def __init__(
         self,
         elastic: ElasticJob,
@@ -97,6 +99,7 @@ class ElasticLauncher(Launcher):
             self._selector, job.command, self._drain, self._outliving.name
         )
         self._drains_all = False  # on a signal
+        self._told_call = 1  # the last that starting workers were told of
         # Ranks that are cut off cannot say so, and ssh notices it late, or another shell never.
         self._silence = SilenceWatch(max(_LEAST_SILENCE, patience))
         # Workers that were not started, their host, and why; the driver is still to be told.
@@ -104,13 +107,19 @@ class ElasticLauncher(Launcher):
 
     @property
     def results_by_rank(self) -> list[Received]:
-        """Returns what the ranks of the last world have sent."""
-        last = [w for w in self._driver.workers if w.meeting == self._driver.meeting]
+        """Returns what the ranks of the last world have sent, without those that have failed."""
+        last = [
+            worker
+            for worker in self._driver.workers
+            if worker.meeting == self._driver.meeting
+            and worker.number not in self._failures.unexpected
+            and (self.results[worker.number] or not worker.is_leaving)
+        ]
         return [self.results[w.number] for w in sorted(last, key=lambda w: w.rank or 0)]
 
     # ---- Launcher
 
-    def _make_failures(self) -> Failures:
+    def _make_failures(self) -> ElasticFailures:
         return ElasticFailures(
             self._job, self._output, self._messages, self._ending, self._kill, self._is_expected
         )
@@ -196,12 +205,15 @@ class ElasticLauncher(Launcher):
 
     def _take_message(self, number: int, message: bytes) -> None:
         match messages.parse(message):
-            case messages.Ready(failure, is_out_of_reach, commits):
-                self._driver.ready(number, failure, commits, is_out_of_reach=is_out_of_reach)
-            case messages.Begun():
-                self._driver.began_function(number)
-            case messages.Finished():
-                self._driver.finished(number)
+            case messages.Ready(failure, is_out_of_reach, call, commits):
+                self._driver.ready(
+                    number, failure, commits, call=call, is_out_of_reach=is_out_of_reach
+                )
+            case messages.Begun(call):
+                self._driver.began_function(number, call)
+                self._tell_call()
+            case messages.Finished(call):
+                self._driver.finished(number, call)
             case messages.Here():
                 self._driver.is_here(number)
             case messages.Drain():
@@ -226,7 +238,8 @@ class ElasticLauncher(Launcher):
         self._leave_by.pop(rank, None)
         if self._driver.workers[rank].is_leaving:
             self._messages.log(f"worker {rank} on host {host.host} {how_it_ended(status)[0]}")
-        self._driver.ended(rank, how_it_ended(status)[0] if status else None)
+        how, code = how_it_ended(status)
+        self._driver.ended(rank, how if status else None, code)
 
     def _lost(self, host: AgentConnection) -> None:
         lost = [rank for rank in host.ranks if rank in self._running]
@@ -295,6 +308,10 @@ class ElasticLauncher(Launcher):
                 self._start_workers_on(name, slots)
             except (OSError, ValueError) as error:  # the host has no address, or there is no ssh
                 self._not_started.append((list(slots), name, str(error)))
+                continue
+            if self._told_call > 1:
+                for number in slots:
+                    self._tell(number, messages.call_message(self._told_call))
 
     def _start_workers_on(self, host: str, slots: Mapping[int, Slot]) -> None:
         """Has an agent start workers, given what their ranks will be if nothing comes between."""
@@ -372,10 +389,41 @@ class ElasticLauncher(Launcher):
             message = f"the ranks have left, since perseusrun got {number.name}"
             return self._failures.fail(None, message, 128 + number)
         if failure is not None:
-            return self._failures.fail(None, failure, 1)
+            return self._fail(failure)
+        if self._driver.late_failures:
+            return self._fail_late()
         for worker in self._driver.workers.alive():
             if worker.state is not State.FINISHED:
                 self._leave_by.setdefault(worker.number, time.monotonic() + _SECONDS_TO_LEAVE)
+
+    def _fail(self, why: str) -> None:
+        """Ends the job, and names a rank of the last world that has failed, if there is one."""
+        workers, meeting = self._driver.workers, self._driver.meeting
+        failed = [n for n in reversed(self._failures.unexpected) if workers[n].meeting == meeting]
+        if not failed:
+            return self._failures.fail(None, why, 1)
+        number = self._failures.culprit_of(failed)
+        where = f"rank {number} on host {workers[number].place[0]}"
+        self._failures.fail(number, f"{why}; {where} {self._failures.unexpected[number]}", 1)
+
+    def _fail_late(self) -> None:
+        """Ends the job, whose work is done, with the failure of a rank that came after it."""
+        late = self._driver.late_failures
+        number = self._failures.culprit_of(list(late))
+        how, code = late[number]
+        where = f"rank {number} on host {self._driver.workers[number].place[0]}"
+        self._failures.fail(
+            number,
+            f"the job has failed: {where} {how} after its training function had returned",
+            code,
+        )
+
+    def _tell_call(self) -> None:
+        """Tells workers that start which calls of training functions are not for them."""
+        if (call := self._driver.workers.earliest_call()) > self._told_call:
+            self._told_call = call
+            for worker in self._driver.workers.of_state(State.STARTING):
+                self._tell(worker.number, messages.call_message(self._told_call))
 
     def _tell(self, number: int, message: bytes) -> None:
         for host in self._hosts:

@@ -20,6 +20,7 @@ class NextWorld:
     workers: Sequence[int]  # in the order of their ranks
     started: int  # how many workers have ever been started
     change: int  # the number of the last change that this world takes into account
+    call: int  # of a training function, in which its members are that have the state
 
 
 class Owner(Protocol):

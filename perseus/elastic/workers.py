@@ -16,7 +16,7 @@ class State(enum.Enum):
     STARTING = enum.auto()  # it has not called init yet
     WAITING = enum.auto()  # it is in init, and in no world
     MEMBER = enum.auto()  # it is in the current world
-    FINISHED = enum.auto()  # its training function has returned
+    FINISHED = enum.auto()  # its training function has returned, and nobody has begun another call
     GONE = enum.auto()  # the process has ended
 
 
@@ -27,6 +27,8 @@ class Worker:
     state: State = State.STARTING
     rank: int | None = None  # in the last world that it was in
     is_in_function: bool = False  # whether its training function has begun, and not returned
+    call: int = 0  # of a training function, that it has begun last; 0: none
+    returned: int = 0  # the last call from which it has returned
     meeting: int = 0  # of the last world that it was in
     commits: int = 0  # that its state had seen when it last asked for a world
     is_leaving: bool = False  # whether the job has no place for it any more
@@ -74,6 +76,15 @@ class Workers:
         """Returns those that are alive, and whose slots are still the job's."""
         return [worker for worker in self.alive() if not worker.is_leaving]
 
+    def earliest_call(self) -> int:
+        """Returns the first call of a training function that one is in which may have the state."""
+        return min((worker.call for worker in self.staying() if worker.is_old), default=0)
+
+    def have_returned(self) -> bool:
+        """Returns whether one has returned from the last call of a training function."""
+        begun = max((worker.call for worker in self._all if worker.is_old), default=0)
+        return 0 < max((worker.returned for worker in self._all), default=0) >= begun
+
     def slow_to_leave(self, now: float) -> list[Worker]:
         """Returns those that are drained, still in a world, and out of time."""
         return [worker for worker, leave_by in self._to_leave() if now >= leave_by]
@@ -95,19 +106,23 @@ class Workers:
 def rank_order(workers: Iterable[Worker], hosts: Sequence[str]) -> list[Worker]:
     """Returns the workers in the order of their ranks in the next world.
 
-    Those of a host stand together. Rank 0 has been in a world before if anyone has, and of those it
-    has the most commits: it gives its state to those who have less. `hosts` are in the order in
+    Those of a host stand together. Rank 0 has been in a world before if anyone has. Of those, it is
+    in the latest call of a training function, and of those it has the most commits: it gives its
+    state to those who have less. `hosts` are in the order in
     which new ones are to be used.
     """
     newest = len(hosts)
     place_of = {host: index for index, host in enumerate(hosts)}
 
-    def seniority(worker: Worker) -> tuple[bool, int, int, int]:
-        return (not worker.is_old, -worker.commits, worker.rank or 0, worker.place[1])
+    def progress(worker: Worker) -> tuple[bool, int, int, int]:
+        return (not worker.is_old, -worker.call, -worker.commits, worker.rank or 0)
+
+    def seniority(worker: Worker) -> tuple[bool, int, int, int, int]:
+        return (*progress(worker), worker.place[1])
 
     ordered = sorted(
         workers,
-        key=lambda worker: (*seniority(worker)[:3], place_of.get(worker.place[0], newest)),
+        key=lambda worker: (*progress(worker), place_of.get(worker.place[0], newest)),
     )
     first_of_host: dict[str, int] = {}
     for index, worker in enumerate(ordered):

@@ -23,6 +23,8 @@ class DriverLog:
         self._change = 0  # the last one that it was told of
         self._is_in_function = False
         self.has_finished = False
+        self._call = 0  # of a training function, that it has begun last
+        self._returned = 0  # the last call from which it has returned
         self._asks_to_leave = False
 
     def hear(self, message: bytes) -> None:
@@ -31,10 +33,12 @@ class DriverLog:
             case {"says": "ready", "commits": int(commits)}:
                 self.waits_since = time.monotonic()
                 self._commits = commits
-            case {"says": "begun"}:
-                self._is_in_function = True
-            case {"says": "finished"}:
+            case {"says": "begun", "call": int(call)}:
+                self._is_in_function, self.has_finished = True, False
+                self._call = call
+            case {"says": "finished", "call": int(call)}:
                 self._is_in_function, self.has_finished = False, True
+                self._returned = call
             case {"says": "drain"}:
                 self._asks_to_leave = True
 
@@ -72,6 +76,8 @@ class DriverLog:
             "change": self._change,
             "is_in_function": self._is_in_function,
             "has_finished": self.has_finished,
+            "call": self._call,
+            "returned": self._returned,
             "asks_to_leave": self._asks_to_leave,
         }
 

@@ -21,6 +21,7 @@ class Job:
         self.killed: list[int] = []
         self.refused: list[int] = []
         self.worlds: dict[int, list[int]] = {}  # by meeting
+        self.calls: list[int] = []  # in which the members of each world are
         self.told: list[tuple[int, Change]] = []
         self.ends: list[str | None] = []
         self.asked: list[int] = []
@@ -37,7 +38,9 @@ class Job:
         self.killed.append(worker.number)
 
     def enter(self, worker: Worker, world: NextWorld) -> None:
-        self.worlds.setdefault(world.meeting, list(world.workers))
+        if world.meeting not in self.worlds:
+            self.worlds[world.meeting] = list(world.workers)
+            self.calls.append(world.call)
         assert self.worlds[world.meeting] == world.workers
         assert worker.number in world.workers
         assert world.started == len(self.driver.workers)
@@ -62,7 +65,7 @@ class Job:
     def hosts(self, **slots: int) -> None:
         self.driver.hosts_found([Host(name, count) for name, count in slots.items()])
 
-    def ready(self, *numbers: int, failure: str = "", commits: int = 0, **more: bool) -> None:
+    def ready(self, *numbers: int, failure: str = "", commits: int = 0, **more: Any) -> None:
         for number in numbers:
             self.driver.ready(number, failure, commits, **more)
 

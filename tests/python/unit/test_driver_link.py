@@ -45,7 +45,7 @@ class Driver:
             self._end.settimeout(20)
 
     def says_world(self, meeting: int) -> None:
-        self.says(messages.world_message(0, NextWorld(meeting, [0], 1, 0), "here:1", {}))
+        self.says(messages.world_message(0, NextWorld(meeting, [0], 1, 0, 0), "here:1", {}))
 
     def announces(self, number: int) -> None:
         self.says(messages.change_message(number, Changed.ADDED, 1.5))
@@ -154,10 +154,10 @@ def test_a_message_that_makes_no_sense_ends_each_wait_and_is_named(
 
 
 def test_each_message_of_the_driver_s_is_understood() -> None:
-    world = NextWorld(meeting=3, workers=[4, 2], started=5, change=6)
+    world = NextWorld(meeting=3, workers=[4, 2], started=5, change=6, call=7)
     assert driver_messages.parse(
         messages.world_message(2, world, "host:1234", {"RANK": "1"})
-    ) == driver_messages.World(2, 3, [4, 2], 5, 6, "host:1234", {"RANK": "1"})
+    ) == driver_messages.World(2, 3, [4, 2], 5, 6, 7, "host:1234", {"RANK": "1"})
     assert driver_messages.parse(
         messages.change_message(7, Changed.MIXED, 1.5)
     ) == driver_messages.Change(7, 3, 1.5)

@@ -73,6 +73,8 @@ def test_once_a_training_function_has_returned_nobody_meets_again() -> None:
     one.driver.began_function(0)
     one.driver.finished(0)
     one.ready(1)
+    assert one.refused == []  # the other may begin another call
+    one.driver.ended(0, None)
     assert one.refused == [1]
 
 

@@ -154,7 +154,9 @@ def test_a_member_that_says_nothing_after_another_has_finished_is_killed() -> No
     one.wait(30)
     assert one.killed == [1]
     one.driver.ended(1, "was killed")
-    assert one.ends == [None]
+    assert one.ends == []
+    one.driver.ended(0, None)
+    assert (one.ends, one.driver.late_failures) == ([None], {})
 
 
 def test_a_worker_that_is_to_leave_and_says_nothing_is_killed() -> None:

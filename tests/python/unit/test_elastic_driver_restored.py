@@ -32,6 +32,8 @@ def report_of(worker: Worker) -> WorkerReport:
         change=0,
         is_in_function=worker.is_in_function,
         has_finished=worker.state is State.FINISHED,
+        call=worker.call,
+        returned=worker.returned,
         asks_to_leave=False,
     )
 
@@ -118,4 +120,8 @@ def test_another_driver_starts_nobody_once_a_worker_has_finished() -> None:
     other.hosts(a=2, b=2)
     assert (other.started, other.ends) == ([], [])
     other.driver.finished(1)
+    other.driver.ended(1, None)
+    other.driver.ended(0, "exited with code 3", 3)
+    last = handed_over(other, options, 2)
+    assert last.driver.late_failures == {0: ("exited with code 3", 3)}
     assert other.ends == [None]

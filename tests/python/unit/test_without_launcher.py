@@ -33,16 +33,17 @@ def report(log: DriverLog) -> WorkerReport:
 
 def test_the_log_says_what_a_rank_and_the_driver_said_last() -> None:
     log = DriverLog()
-    assert report(log) == WorkerReport(5, None, False, 0, 0, None, 0, False, False, False)
+    assert report(log) == WorkerReport(5, None, False, 0, 0, None, 0, False, False, 0, 0, False)
     log.hear(said(says="ready", failure="", commits=2))
     assert (report(log).is_waiting, report(log).commits) == (True, 2)
-    log.tell(messages.world_message(5, NextWorld(3, [4, 5], 6, 7), "a:1", {}))
-    log.hear(said(says="begun"))
+    log.tell(messages.world_message(5, NextWorld(3, [4, 5], 6, 7, 0), "a:1", {}))
+    log.hear(said(says="begun", call=1))
     log.tell(messages.change_message(8, Change.ADDED, 0.0))
     log.hear(said(says="drain"))
-    assert report(log) == WorkerReport(5, None, False, 2, 3, 1, 8, True, False, True)
-    log.hear(said(says="finished"))
+    assert report(log) == WorkerReport(5, None, False, 2, 3, 1, 8, True, False, 1, 0, True)
+    log.hear(said(says="finished", call=1))
     assert (report(log).has_finished, report(log).is_in_function) == (True, False)
+    assert report(log).returned == 1
     log.hear(said(says="ready", failure="", commits=2))
     log.tell(messages.refusal("why"))
     assert not report(log).is_waiting
@@ -70,7 +71,7 @@ def test_the_log_ignores_what_makes_no_sense(message: bytes) -> None:
     log.hear(message)
     log.tell(message)
     assert messages.parse(message) is None
-    assert report(log) == WorkerReport(5, None, False, 0, 0, None, 0, False, False, False)
+    assert report(log) == WorkerReport(5, None, False, 0, 0, None, 0, False, False, 0, 0, False)
 
 
 @pytest.fixture

@@ -1,0 +1,197 @@
+"""Elastic jobs whose programs call a training function more than once, or fail after it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perseus.run
+
+#: Calls a training function again and again. Each call has 5 steps, and each step adds 1 to a value
+#: that all ranks hold.
+CALLS = """
+import os, signal, sys, time
+import numpy as np
+import perseus_core as core
+from perseus.common.elastic import ObjectState, run_fn
+from perseus.common.objects import broadcast_object
+from perseus.common.process_sets import global_process_set
+
+def broadcast(value):
+    return broadcast_object(value, 0, "state", global_process_set)
+
+def reset():
+    core.shutdown()
+    core.init()
+
+core.init()
+rank = os.environ["PERSEUS_RANK"]
+is_new = os.environ["PERSEUS_ELASTIC_MEETING"] != "0"
+where, least_size, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+def dies(place):
+    if place == where and rank == "1" and not is_new:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def train(state, call):
+    while state.step < 5 * (call + 1):
+        mean = core.allreduce(np.full(10, state.value + 1, np.float64), name="step")
+        assert (mean == state.value + 1).all()
+        state.value, state.step = float(mean[0]), state.step + 1
+        if state.step == 8: dies("in the second call")
+        time.sleep(0.02)
+        state.commit()
+    # A new state for each call: what a rank leaves out must not be mixed up with another one.
+    return {"call": call, "size": core.size(), "value": state.value}
+
+train = run_fn(train, reset)
+last, together, left_out, call = None, 0, 0, 0
+while call < calls or together < 2:
+    kept = last or {"value": 0.0}
+    values = {"step": 5 * call, "value": kept["value"], f"of call {call}": 0}
+    state = ObjectState(broadcast, core.rank, **values)
+    last = train(state, call)
+    if last is None:
+        left_out += 1
+    else:
+        assert last["value"] == 5 * (call + 1), last
+        together = together + 1 if last["size"] >= least_size else 0
+    call += 1
+    if call == 1: dies("between two calls")
+print("well", rank, "new" if is_new else "old", f"left out {min(left_out, 1)}", flush=True)
+core.shutdown()
+"""
+
+#: Does something after training.
+LATE = """
+import os, sys
+import perseus_core as core
+from perseus.common.elastic import ObjectState, run_fn
+
+core.init()
+
+def train(state):
+    for _ in range(3):
+        core.barrier()
+        state.commit()
+
+run_fn(train, lambda: None)(ObjectState(lambda value: value, core.rank))
+who, how = sys.argv[1:]
+if who in (os.environ["PERSEUS_RANK"], "all"):
+    if how == "raises": raise ValueError("too late")
+    sys.exit(3)
+"""
+
+
+ELASTIC = "--min-np 1 --max-np 2 -H localhost:2 --blacklist-by slot --elastic-timeout 20"
+
+
+def run(
+    folder: Path, code: str, *arguments: str, flags: str = "", is_elastic: bool = True
+) -> tuple[int, str, str]:
+    program = folder / "program.py"
+    program.write_text(code)
+    flags = f"-np 2 {ELASTIC if is_elastic else ''} {flags}"
+    command = [sys.executable, "-m", "perseus.run", *flags.split()]
+    result = subprocess.run(
+        [*command, sys.executable, str(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("who", ["0", "1", "all"])
+@pytest.mark.parametrize(("how", "code"), [("raises", 1), ("exits", 3)])
+def test_a_rank_that_fails_after_training_fails_the_job(
+    tmp_path: Path, who: str, how: str, code: int
+) -> None:
+    status, _, said = run(tmp_path, LATE, who, how)
+    assert status == code, said
+    failed = [
+        f"perseusrun: the job has failed: rank {rank} on host localhost exited with code {code} "
+        "after its training function had returned\n"
+        for rank in ("01" if who == "all" else who)
+    ]
+    assert said.endswith(tuple(failed))
+
+
+def test_a_job_whose_ranks_do_not_fail_after_training_has_succeeded(tmp_path: Path) -> None:
+    assert run(tmp_path, LATE, "nobody", "")[0] == 0
+
+
+@pytest.mark.parametrize("where", ["in the second call", "between two calls"])
+def test_a_rank_is_lost_and_the_other_goes_on_through_all_calls(tmp_path: Path, where: str) -> None:
+    status, output, said = run(tmp_path, CALLS, where, "1", "4")
+    assert status == 0, said
+    assert "well 0 old left out 0" in output
+    assert "slot 1 of host localhost is not used for the rest of the job" in said
+
+
+@pytest.mark.parametrize("join", ["background", "at-once"])
+def test_a_rank_that_joins_in_a_later_call_leaves_out_those_before(
+    tmp_path: Path, join: str
+) -> None:
+    flags = f"--blacklist-cooldown-range 1 1 --join {join}"
+    status, output, said = run(tmp_path, CALLS, "in the second call", "2", "4", flags=flags)
+    assert status == 0, said
+    assert "well 0 old left out 0" in output
+    assert "well 1 new left out 1" in output
+
+
+@pytest.mark.parametrize("blacklist_by", ["slot", "host"])
+@pytest.mark.parametrize("where", ["after training, rank 1", "in training, all"])
+def test_run_names_the_rank_that_has_failed_and_the_cause(where: str, blacklist_by: str) -> None:
+    with pytest.raises(RuntimeError, match=r"rank \d on host .* exited with code 1") as raised:
+        started(where, blacklist_by)
+    assert "ValueError: rank " in str(raised.value)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_the_results_of_run_are_those_of_ranks_that_have_not_failed() -> None:
+    assert started("at the end of training, rank 1", "slot") == [7]
+
+
+def started(where: str, blacklist_by: Any) -> list[int]:
+    """Trains on two ranks, of which one fails somewhere, or both."""
+
+    def trains() -> int:
+        import numpy as np
+
+        import perseus_core as core
+        from perseus.common.elastic import ObjectState, run_fn
+
+        def train(state: ObjectState) -> int:
+            for step in range(3):
+                core.allreduce(np.ones(1), name="step")
+                if where == "in training, all":
+                    raise ValueError(f"rank {core.rank()} cannot go on")
+                if where == "at the end of training, rank 1" and step == 2:
+                    if core.rank() == 1:
+                        raise ValueError("rank 1 cannot go on")
+                    return 7
+                state.commit()
+            return 7
+
+        core.init()
+        result = run_fn(train, core.init)(ObjectState(lambda value: value, core.rank))
+        if where == "after training, rank 1" and core.rank() == 1:
+            raise ValueError("rank 1 cannot go on")
+        return result
+
+    return perseus.run.run(
+        trains,
+        num_proc=2,
+        min_num_proc=1,
+        max_num_proc=2,
+        hosts="localhost:2",
+        blacklist_by=blacklist_by,
+        elastic_timeout=20,
+    )

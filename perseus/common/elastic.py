@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 import perseus_core
 from perseus.common import state_sources
+from perseus.common.elastic_progress import Failures
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from perseus.common.state_sources import StateSources
 from perseus_core import driver_link
@@ -63,6 +64,7 @@ class State(ABC):
         self._sources: StateSources | None = None  # during a sync, unless rank 0 gives all
         # Whether a call of a training function has begun, and rank 0's values are not known yet.
         self._begins_call = True
+        self._failures = Failures()  # of the present call
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Registers functions to call after each reset, when rank and size are the new ones."""
@@ -116,8 +118,10 @@ class State(ABC):
         That is so if a call of a training function begins, or if someone is new, or has committed
         less. If no rank has the values of a commit any more, all raise RuntimeError.
         """
-        here = np.array([[self._commits, self._begins_call]], np.int64)
-        commits, begins = perseus_core.allgather(here, name=_HOLDERS).T.tolist()
+        here = [self._commits, self._begins_call, self._failures.in_a_row]
+        of_all = perseus_core.allgather(np.array([here], np.int64), name=_HOLDERS)
+        commits, begins, failures = of_all.T.tolist()
+        self._failures.in_a_row = max(failures)  # so that all give up at the same time
         most = max(commits)
         if most <= 0 and min(commits) == _LOST:
             raise RuntimeError(
@@ -225,6 +229,11 @@ def _ranks() -> int:
     return perseus_core.size() if perseus_core.is_initialized() else 0
 
 
+def _members(driver: driver_link.DriverLink | None) -> Hashable:
+    """Returns what differs between two worlds if ranks have left or come."""
+    return tuple(driver.world.workers) if driver and driver.world else _ranks()
+
+
 def _place() -> tuple[int, ...]:
     core = perseus_core
     return (core.rank(), core.size(), core.local_rank(), core.local_size(), core.cross_rank())
@@ -259,7 +268,9 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
 
     In a new world, the state is synced if a rank needs it. In a job that is not elastic, each loss
     costs at least one rank, so after as many failures in a row as there were ranks, the last error
-    is raised. In an elastic job the driver ends a job that does not come to anything. A process for
+    is raised. If training fails six times in a row without a commit, although no rank has left or
+    come, all ranks raise HorovodInternalError, which quotes the last error. In an elastic job the
+    driver ends a job that does not come to anything else. A process for
     which an elastic job has no place any more exits with code 0. SIGTERM to a rank of an elastic
     job makes it leave at its next commit or check, unless the program handles that signal itself.
 
@@ -319,7 +330,8 @@ def _run(
     planned = _place() if is_planned() else None
     is_new_world, skips_sync = planned is not None, False
     losses_left = _ranks()
-    begins, state._begins_call = True, True
+    ranks = _members(driver)
+    begins, state._begins_call, state._failures = True, True, Failures()
     while True:
         try:
             if begins and driver is not None:
@@ -334,6 +346,8 @@ def _run(
                 if planned is None or planned != _place():
                     state.on_reset()
                 planned = None
+                ranks = _members(driver)
+                state._failures.begins_again(ranks)
             if driver is None:
                 if not skips_sync:
                     state.sync()
@@ -349,9 +363,10 @@ def _run(
             return func(state, *args, **kwargs)
         except driver_link.DriverLostError:
             raise
-        except HorovodInternalError:
+        except HorovodInternalError as error:
             if losses_left <= 0:
                 raise
+            state._failures.note(error, state._commits, ranks)
             losses_left -= driver is None
             state.recover()
             perseus_core.restore_residuals()

@@ -195,3 +195,53 @@ def started(where: str, blacklist_by: Any) -> list[int]:
         blacklist_by=blacklist_by,
         elastic_timeout=20,
     )
+
+
+#: One rank leaves the job by itself in each entry.
+SHUTS_DOWN = """
+import os, sys
+import numpy as np
+import perseus_core as core
+from perseus.common.elastic import ObjectState, run_fn
+from perseus.common.objects import broadcast_object
+from perseus.common.process_sets import global_process_set
+
+core.init()
+
+def train(state, commits):
+    state.entered += 1
+    while True:
+        if commits and state.step == 8: return
+        core.allreduce(np.ones(1), name="step")
+        state.step += 1
+        if os.environ["PERSEUS_RANK"] == "1": core.shutdown()
+        if commits: state.save(); state._commits += 1
+
+def broadcast(value):
+    return broadcast_object(value, 0, "state", global_process_set)
+
+state = ObjectState(broadcast, core.rank, step=0)
+state.entered = 0
+try:
+    run_fn(train, lambda: (core.shutdown(), core.init()))(state, sys.argv[1] == "commits")
+finally:
+    print("entered", state.entered, flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_elastic", [True, False])
+def test_training_that_fails_again_and_again_with_the_same_ranks_ends(
+    tmp_path: Path, is_elastic: bool
+) -> None:
+    status, output, said = run(tmp_path, SHUTS_DOWN, "", is_elastic=is_elastic)
+    assert status == 1
+    assert output.count("entered 6\n") == 2
+    assert said.count("training begins again at its last commit, with the same ranks, since") == 10
+    assert "(5 of at most 5 times in a row)" in said
+    why = "training has failed 6 times in a row without a commit, although no rank has left or come"
+    assert said.count(f"HorovodInternalError: {why}: ") == 2
+
+
+def test_training_that_commits_may_fail_any_number_of_times(tmp_path: Path) -> None:
+    status, output, said = run(tmp_path, SHUTS_DOWN, "commits")
+    assert (status, output.count("entered 8\n")) == (0, 2), said

@@ -9,11 +9,13 @@ the launcher keeps them alive.
 from __future__ import annotations
 
 import functools
+import pickle
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
+import cloudpickle
 import numpy as np
 
 import perseus_core
@@ -198,14 +200,20 @@ class State(ABC):
 
 
 class ObjectState(State):
-    """State in plain attributes. They are not copied, so change them by assignment only."""
+    """State in plain attributes. They are not copied, so change them by assignment only.
+
+    Raises ValueError for the name of a method, or of what a state keeps itself. `sync` raises
+    TypeError, which names the attribute, for what cannot be pickled.
+    """
 
     def __init__(
         self, bcast_object: BroadcastObject, get_rank: Callable[[], int], **kwargs: Any
     ) -> None:
+        before = set(vars(self))
+        super().__init__(bcast_object, get_rank)
+        check_names(type(self), kwargs, vars(self).keys() - before | {"_saved_state"})
         self._saved_state = kwargs
         self._set_attrs()
-        super().__init__(bcast_object, get_rank)
 
     def save(self) -> None:
         self._saved_state = {name: getattr(self, name) for name in self._saved_state}
@@ -216,12 +224,39 @@ class ObjectState(State):
     def sync(self) -> None:
         if self._saved_state:
             present = {name: getattr(self, name) for name in self._saved_state}
-            self._saved_state = self._bcast_object(present)
+            try:
+                self._saved_state = self._bcast_object(present)
+            except (TypeError, ValueError, AttributeError, pickle.PickleError) as error:
+                if (name := _first_unpicklable(present)) is None:
+                    raise
+                raise TypeError(
+                    f"the state's {name} is {present[name]!r}; it must be something that can be "
+                    f"pickled, since rank 0 sends it to the others: {error}"
+                ) from error
             self._set_attrs()
 
     def _set_attrs(self) -> None:
         for name, value in self._saved_state.items():
             setattr(self, name, value)
+
+
+def check_names(kind: type, names: Iterable[str], taken: Collection[str] = ()) -> None:
+    """Raises ValueError if a state of this kind cannot have attributes of these names."""
+    for name in names:
+        if callable(getattr(kind, name, None)) or name in taken:
+            raise ValueError(
+                f"a value of the state is called '{name}'; it must have another name, since "
+                f"{kind.__name__} has a method or an attribute of that name"
+            )
+
+
+def _first_unpicklable(values: Mapping[str, Any]) -> str | None:
+    for name, value in values.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:  # what it holds may raise anything
+            return name
+    return None
 
 
 def _ranks() -> int:
@@ -274,11 +309,17 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     which an elastic job has no place any more exits with code 0. SIGTERM to a rank of an elastic
     job makes it leave at its next commit or check, unless the program handles that signal itself.
 
-    The function returned raises RuntimeError if it is called within another one in an elastic job.
+    The function returned raises TypeError if its first argument is no State, and RuntimeError if it
+    is called within another one in an elastic job.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(state, "on_hosts_updated"):
+            raise TypeError(
+                f"the first argument of {getattr(func, '__name__', 'the function')} is {state!r}; "
+                "it must be the State, such as a TorchState"
+            )
         driver = driver_link.link()
         if driver is None:
             return _run(func, reset, None, state, args, kwargs)

@@ -18,6 +18,7 @@ import perseus_core
 from perseus.common.objects import allgather_object
 from perseus.common.process_sets import global_process_set
 from perseus_core import rank, size
+from perseus_core.arguments import whole_number
 
 __all__ = ["ElasticSampler", "LastRound"]
 
@@ -117,7 +118,10 @@ class ElasticSampler:
 
         An epoch that goes on after ranks were lost or joined, or from a checkpoint, keeps what is
         processed. So a loop may call this before each epoch or after it.
+
+        Raises TypeError if `epoch` is no whole number.
         """
+        epoch = whole_number("epoch", epoch)
         if epoch == self.epoch and self._goes_on:
             return
         if epoch != self.epoch and self.last_round is LastRound.CARRY:
@@ -133,12 +137,15 @@ class ElasticSampler:
         """Counts a batch as processed on every rank.
 
         Args:
-          batch_idx: not needed; Horovod has it.
+          batch_idx: 0 or more; not needed, but Horovod has it.
           batch_size: how many samples each rank has processed, the same number on all ranks. If a
             rank's last batch is shorter than those of others, give that of the others.
 
-        Raises ValueError if record_indices has counted in this epoch.
+        Raises ValueError if record_indices has counted in this epoch, or for a negative number.
         """
+        for name, number in (("batch_idx", batch_idx), ("batch_size", batch_size)):
+            if whole_number(name, number) < 0:
+                raise ValueError(f"{name} is {number}; it must be 0 or more")
         if self.processed_indices:
             raise ValueError(
                 f"epoch {self.epoch} is counted by record_indices; it must be counted by that or "
@@ -188,8 +195,17 @@ class ElasticSampler:
 
         Horovod's form, which has only epoch and processed_num, is understood.
 
-        Raises ValueError if the samples of an epoch that is begun would come in another order.
+        Raises ValueError if the samples of an epoch that is begun would come in another order, and
+        for what no sampler's state_dict has returned.
         """
+        if not isinstance(state_dict, Mapping) or not {"epoch", "processed_num"} <= set(state_dict):
+            has = list(state_dict) if isinstance(state_dict, Mapping) else repr(state_dict)
+            raise ValueError(
+                f"state_dict is or has {has}; it must have epoch and processed_num, as what "
+                "ElasticSampler.state_dict returns"
+            )
+        for name in ("epoch", "processed_num"):
+            whole_number(f"the {name} of state_dict", state_dict[name])
         carried = tuple(state_dict.get("carried", ()))
         if state_dict["processed_num"] or carried:
             self._check_order(state_dict)

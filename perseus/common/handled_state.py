@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import perseus_core
 from perseus.common import objects
-from perseus.common.elastic import BroadcastObject, ObjectState
+from perseus.common.elastic import BroadcastObject, ObjectState, check_names
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.process_sets import global_process_set
 from perseus.common.state_sources import StateSources
@@ -80,6 +80,7 @@ class HandledState(ObjectState):
     def __init__(
         self, bcast_object: BroadcastObject, registry: Registry, values: dict[str, Any]
     ) -> None:
+        check_names(type(self), values)
         handlers = {name: _handler_of(value, registry) for name, value in values.items()}
         # This must be the first attribute that is set: __setattr__ reads it.
         super().__setattr__(

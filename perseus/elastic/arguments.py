@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from perseus.elastic.options import (
@@ -15,11 +17,14 @@ from perseus.elastic.options import (
     elastic_timeout,
 )
 
-__all__ = ["ElasticArguments"]
+__all__ = ["ElasticArguments", "check_whole_number"]
 
 #: Each of these makes a job elastic, as in Horovod.
 _MAKE_ELASTIC = ("script", "least", "most")
 _CHOICES = {"blacklist_by": get_args(BlacklistBy), "join": get_args(Join)}
+
+
+_NUMBERS = ("least", "most", "slots_per_host", "timeout", "reset_limit")
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,10 @@ class ElasticArguments:
     ) -> ElasticOptions | None:
         """Returns what the arguments ask for, or None for a job that is not elastic.
 
-        Raises ValueError for what does not go together.
+        Raises ValueError for what does not go together, and TypeError for other types.
         """
         given: dict[str, Any] = {k: value for k, value in vars(self).items() if value is not None}
+        _check_types(given)
         for name, choices in _CHOICES.items():
             if name in given and given[name] not in choices:
                 first, second = map(repr, choices)
@@ -68,3 +74,21 @@ class ElasticArguments:
             names=ARGUMENTS,
         )
         return options
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    for name in _NUMBERS:
+        if name in given:
+            check_whole_number(ARGUMENTS.get(name, name), given[name])
+    if not isinstance(given.get("script", ""), str):
+        raise TypeError(f"{ARGUMENTS['script']} is {given['script']!r}; it must be a str")
+    if "cooldown_range" in given:
+        limits = given["cooldown_range"]
+        if not isinstance(limits, Sequence) or [isinstance(x, Real) for x in limits] != [True] * 2:
+            raise TypeError(f"cooldown_range is {limits!r}; it must be two numbers of seconds")
+
+
+def check_whole_number(name: str, value: Any) -> None:
+    """Raises TypeError if an argument is no whole number."""
+    if not isinstance(value, Integral):
+        raise TypeError(f"{name} is {value!r}; it must be a whole number")

@@ -101,11 +101,11 @@ def run(
         with min_num_proc alone.
       min_np, max_np: deprecated names of min_num_proc and max_num_proc.
 
-    Raises ValueError for wrong arguments. If a rank fails, raises RuntimeError, which names the
-    rank; if its function raised an exception, that is the cause of the error (`__cause__`). Ctrl-C
-    ends the ranks and raises KeyboardInterrupt.
+    Raises ValueError for wrong arguments, and TypeError for arguments of other types. If a rank
+    fails, raises RuntimeError, which names the rank; if its function raised an exception, that is
+    the cause of the error (`__cause__`). Ctrl-C ends the ranks and raises KeyboardInterrupt.
     """
-    from perseus.elastic.arguments import ElasticArguments
+    from perseus.elastic.arguments import ElasticArguments, check_whole_number
 
     if hosts and hostfile:
         raise ValueError("hosts and hostfile exclude each other")
@@ -127,6 +127,7 @@ def run(
         tell(f"disable_cache changes nothing: {NO_CACHE}")
     if mpi_args and not use_mpi:
         tell(f"mpi_args changes nothing: {NOT_FOR_MPIRUN}; pass use_mpi=True")
+    check_whole_number("num_proc", num_proc)
     settings = dict(environment or {})
     if network_interfaces:
         settings["PERSEUS_INTERFACES"] = network_interfaces

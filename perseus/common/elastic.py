@@ -65,7 +65,7 @@ class State(ABC):
         self._holders: list[int] = []  # the ranks that have most commits, if any has one
         self._sources: StateSources | None = None  # during a sync, unless rank 0 gives all
         # Whether a call of a training function has begun, and rank 0's values are not known yet.
-        self._begins_call = True
+        self._begins_call = False
         self._failures = Failures()  # of the present call
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
@@ -305,9 +305,9 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     costs at least one rank, so after as many failures in a row as there were ranks, the last error
     is raised. If training fails six times in a row without a commit, although no rank has left or
     come, all ranks raise HorovodInternalError, which quotes the last error. In an elastic job the
-    driver ends a job that does not come to anything else. A process for
-    which an elastic job has no place any more exits with code 0. SIGTERM to a rank of an elastic
-    job makes it leave at its next commit or check, unless the program handles that signal itself.
+    driver ends a job that does not come to anything else. A process for which an elastic job has no
+    place any more exits with code 0. SIGTERM to a rank of an elastic job makes it leave at its next
+    commit or check, unless the program handles that signal itself.
 
     The function returned raises TypeError if its first argument is no State, and RuntimeError if it
     is called within another one in an elastic job.

@@ -12,6 +12,10 @@
  * that waits at the rendezvous, and a worker that is refused ends at once. The driver hears of that
  * later.
  *
+ * There is one call of a training function, and no worker fails after it. So workers that have not
+ * joined are ended once another has returned; the driver waits for a further call until all that
+ * have returned have ended.
+ *
  * Checked:
  *   - the job ends, and if it ends well, a worker has done all of its work
  *   - it does not fail for want of workers once one has done its work

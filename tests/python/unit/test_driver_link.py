@@ -162,6 +162,7 @@ def test_each_message_of_the_driver_s_is_understood() -> None:
         messages.change_message(7, Changed.MIXED, 1.5)
     ) == driver_messages.Change(7, 3, 1.5)
     assert driver_messages.parse(messages.refusal("no")) == driver_messages.Refusal("no")
+    assert driver_messages.parse(messages.call_message(4)) == driver_messages.Call(4)
     assert driver_messages.parse(messages.question()) == driver_messages.Question()
 
 
@@ -215,3 +216,26 @@ def test_a_training_loop_ends_once_the_driver_is_not_understood(
     with pytest.raises(DriverLostError, match=r"makes no sense to this process: '\?'"):
         run_fn(train, lambda: None)(state)
     assert calls == ["meets"]
+
+
+def test_one_call_of_a_training_function_ends_before_the_next(
+    ends: tuple[DriverLink, Driver],
+) -> None:
+    link, driver = ends
+    with link.calling():
+        with pytest.raises(RuntimeError, match="was called before another one"), link.calling():
+            pass
+        assert (link.call, link.is_behind) == (1, False)
+    with link.calling():
+        assert link.call == 2
+
+
+def test_a_process_that_joins_in_a_later_call_is_behind(ends: tuple[DriverLink, Driver]) -> None:
+    link, driver = ends
+    driver.says(messages.call_message(2))
+    driver.says(messages.world_message(0, NextWorld(1, [0], 1, 0, 3), "here:1", {}))
+    link.next_world()
+    for is_behind in (True, True, False):
+        with link.calling():
+            assert link.is_behind == is_behind
+    assert link.has_skipped

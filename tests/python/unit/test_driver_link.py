@@ -221,7 +221,7 @@ def test_a_training_loop_ends_once_the_driver_is_not_understood(
 def test_one_call_of_a_training_function_ends_before_the_next(
     ends: tuple[DriverLink, Driver],
 ) -> None:
-    link, driver = ends
+    link, _ = ends
     with link.calling():
         with pytest.raises(RuntimeError, match="was called before another one"), link.calling():
             pass

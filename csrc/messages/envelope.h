@@ -23,7 +23,8 @@ struct Envelope {
   TensorDescription tensor;
   int32_t codec = kCodecNone;  // that has encoded the elements
   uint64_t encoded_bytes = 0;  // what that gives; 0 if there is none
-  std::string refusal;  // why the sender's program cannot send it, in place of elements; else empty
+  std::string refusal =
+      {};  // why the sender's program cannot send it, in place of elements; else empty
 
   uint64_t bytes() const;  // of the elements as they travel
 

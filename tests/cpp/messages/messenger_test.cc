@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -35,7 +36,12 @@ class OpenLink final : public Link {
 // Two ranks, of which this is the first.
 class OneSidedMesh final : public Mesh {
  public:
-  OneSidedMesh() { topology_ = {.rank = 0, .size = 2, .host_of = {0, 0}, .host_names = {"here"}}; }
+  OneSidedMesh() {
+    topology_.rank = 0;
+    topology_.size = 2;
+    topology_.host_of = {0, 0};
+    topology_.host_names = {"here"};
+  }
 
   void listen(MeshListener&) override {}
   const Topology& topology() const override { return topology_; }
@@ -53,6 +59,7 @@ class OneSidedMesh final : public Mesh {
   void set_chunk(uint64_t) override {}
   void set_connections(int) override {}
   void fail_all(const Status&) override {}
+  void cut_all(const Status&, const std::set<int>&) override {}
   void close(std::chrono::milliseconds, std::function<void()>) override {}
   Counters counters() const override { return {}; }
 

@@ -88,7 +88,9 @@ class ElasticLauncher(Launcher):
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
-        self._discovery = Discovery(source, self._take_hosts, interval=interval)
+        self._discovery = Discovery(
+            source, self._take_hosts, interval=interval, known=elastic.hosts
+        )
         self._silent_until: dict[AgentConnection, float] = {}
         self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
         self._outliving = Outliving(record, job.remote_shell, job.start_timeout, self._messages.say)

@@ -24,6 +24,7 @@ from perseus.elastic.options import (
 from perseus.elastic.slurm import SlurmSource
 from perseus.elastic.sources import FixedSource, HostsFileSource, ScriptSource
 from perseus.run.api import run
+from perseus.run.cli import main, named_hosts
 from perseus.run.hosts import Host
 from perseus.run.options import make_parser
 
@@ -311,3 +312,18 @@ def test_arguments_of_run_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         run(print, **arguments)
+
+
+@pytest.mark.parametrize("flag", ["-H a:1,a:1", "--hostfile twice"])
+def test_an_elastic_job_refuses_a_host_that_is_named_twice(
+    flag: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("twice").write_text("a:1\na:1\n")
+    assert main(["-np", "2", "--max-np", "2", *flag.split(), "true"]) == 2
+    assert "names 'a' 2 times; an elastic job needs each host once" in capsys.readouterr().err
+    assert named_hosts(make_parser().parse_args(flag.split()), is_elastic=False) == [Host("a", 2)]
+
+
+def test_so_does_run(in_folder: Path) -> None:
+    with pytest.raises(ValueError, match="names 'a' 2 times; an elastic job needs each host once"):
+        run(print, num_proc=2, max_num_proc=2, hosts="a:1,a:1")

@@ -97,8 +97,13 @@ def write_whole(folder: int, name: str, text: str) -> None:
     """Puts a file into the folder, or another one in its place, so that nobody reads half of it."""
     hidden = f".{name}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(hidden, flags, 0o600, dir_fd=folder), "w") as file:
-        file.write(text)
+    try:
+        with os.fdopen(os.open(hidden, flags, 0o600, dir_fd=folder), "w") as file:
+            file.write(text)
+    except OSError:  # the disk is full: leave room for the next attempt
+        with contextlib.suppress(OSError):
+            os.unlink(hidden, dir_fd=folder)
+        raise
     os.rename(hidden, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -180,6 +185,36 @@ def living_agents(folder: int) -> list[str]:
                 pass
         living.append(name)
     return living
+
+
+def may_be_taken_over(folder: int) -> bool:
+    """Returns whether a job goes on without its launcher, or agents on other machines may do so.
+
+    Those are asked only by who takes the job over, or ends it.
+    """
+    return bool(living_agents(folder) or (read_json(folder, STATE) or {}).get("has_others"))
+
+
+def remove_dead_socket(folder: int, name: str) -> None:
+    """Removes a socket in an open folder at which nobody listens any more. Never waits."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(path_in(folder, name))
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+        except OSError:  # it is gone, or listens, and is busy
+            pass
+
+
+def remove_socket_of_dead(path: str) -> None:
+    """Removes the socket of a launcher that has been killed."""
+    place, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        folder = open_job_folder(place)
+        remove_dead_socket(folder, name)
+        os.close(folder)
 
 
 def remove_job_folder(folder: int, path: str) -> None:

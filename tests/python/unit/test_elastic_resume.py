@@ -235,7 +235,7 @@ def test_a_job_is_taken_over_twice_and_drained(job: Job) -> None:
 def test_ranks_end_with_a_launcher_that_is_killed_if_asked(job: Job) -> None:
     job.start("--if-killed", "end")
     job.kill_launcher()
-    job.wait_for(lambda: not any(map(processes.began, job.processes())))
+    job.wait_for(job.is_gone)
     done = job.command("--resume", str(job.number))
     assert (done.returncode, done.stdout) == (1, "")
     assert f"no elastic job {job.number} of this user goes on here" in done.stderr

@@ -148,13 +148,16 @@ class JobRecord:
         """Returns the folder's path."""
         return self._path
 
-    def add_agent(self, host: str, ranks: Sequence[int]) -> dict[str, Any]:
+    def add_agent(
+        self, host: str, ranks: Sequence[int], files: tuple[str, int] | None
+    ) -> dict[str, Any]:
         """Notes an agent that is about to be started; returns what that has to know."""
         name = secrets.token_hex(4)
         agent = Agent(name, host, list(ranks), is_local(host))
         self.agents.append(agent)
         wait = self._saved.options.timeout
-        return {**self._place_of(agent), "wait": wait, "limit": None if agent.is_here else wait}
+        of_place = {"limit": None, "files": files} if agent.is_here else {"limit": wait}
+        return {**self._place_of(agent), "wait": wait, **of_place}
 
     def call_to(self, agent: Agent, says: str = "take over") -> dict[str, Any]:
         """Returns what to tell the program that calls an agent (without_launcher.hand_over)."""

@@ -305,7 +305,7 @@ class ElasticLauncher(Launcher):
         description["seconds_to_drain"] = self._options.timeout + _SECONDS_UNTIL_AGENTS_KILL
         if not is_local(host):
             description["most_silence"] = self._silence.seconds + self._options.timeout
-        description["outlives"] = self._outliving.new_agent(host, list(slots))
+        description["outlives"] = self._outliving.new_agent(host, list(slots), self._output.files)
         if not description["outlives"] and is_local(host):
             description["launcher_socket"] = self._drain_socket.path
         self._save()

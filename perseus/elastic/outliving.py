@@ -58,15 +58,20 @@ class Outliving:
         """Returns the path of the record's folder; "" without a record."""
         return self._record.path if self._record else ""
 
-    def new_agent(self, host: str, ranks: Sequence[int]) -> Mapping[str, Any] | None:
+    def new_agent(
+        self, host: str, ranks: Sequence[int], files: tuple[str, int] | None = None
+    ) -> Mapping[str, Any] | None:
         """Notes an agent that is about to be started; returns what it needs to outlive us.
 
         Call `save` before it is started. An agent that was lost there is to make room for it.
+
+        Args:
+          files: those of the ranks' output on this machine (Output.files).
         """
         for lost in self._lost:
             if lost.agent.host == host:
                 self._tell_to_end(lost)
-        return self._record.add_agent(host, ranks) if self._record else None
+        return self._record.add_agent(host, ranks, files) if self._record else None
 
     def save(self, driver: Callable[[], Mapping[str, Any]], running: Collection[int]) -> None:
         """Writes down the state of the driver, and which ranks run.

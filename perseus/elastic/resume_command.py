@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perseus.elastic.agent_call import EndCall
-from perseus.elastic.dead_jobs import remove_remains
+from perseus.elastic.dead_jobs import how_it_ended_alone, remove_remains
 from perseus.elastic.drain_socket import folders
 from perseus.elastic.job_record import FOLDER, Agent, JobRecord, SavedJob, read_record
 from perseus.elastic.launcher import ElasticLauncher
@@ -124,6 +124,8 @@ def _only(job: int) -> _Found:
     if without:
         raise ResumeError(f"{len(without)} jobs have the number {job}")
     if not launchers:
+        if end := how_it_ended_alone(job):
+            raise ResumeError(f"job {job} has ended without its perseusrun: {end}")
         raise ResumeError(
             f"no elastic job {job} of this user goes on here without its perseusrun; "
             "`perseusrun --resume` lists those that do"
@@ -178,7 +180,7 @@ def _look_at(job: int, path: str, seconds: float) -> Iterator[_Found | int]:
         elif job_folder.may_be_taken_over(folder):
             yield _Found(job, path, folder, lock)
         else:
-            job_folder.remove_job_folder(folder, path)
+            job_folder.remove_ended_job(folder, path)
             _Found(job, path, folder, lock).leave()
     except (OSError, ValueError):  # it has just ended, or just begun
         if folder is not None:

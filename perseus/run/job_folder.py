@@ -9,8 +9,9 @@
 On other machines, agents have a folder NUMBER.X.agents with a lock and their sockets. The job's own
 is called NUMBER.X.job, where NUMBER is the process id of the job's first launcher, which names
 the job. Beside it is NUMBER.X.socket, where the launcher listens (perseus.elastic.drain_socket).
-Both lie in a folder that only the user may enter, and end with the job. Agents and the launcher
-import this; it needs only the standard library.
+Both lie in a folder that only the user may enter, and end with the job. If it fails while it has no
+launcher, NUMBER.X.ended is left there for a while, which holds what agents have reported. Agents
+and the launcher import this; it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOCK, STATE = "lock", "state"
-FOLDER, AGENTS, SOCKET, REPORT = ".job", ".agents", ".socket", ".report"
+FOLDER, AGENTS, SOCKET, REPORT, ENDED = ".job", ".agents", ".socket", ".report", ".ended"
 #: Bytes of a message and of an answer.
 LONGEST = 16384
 _MOST_CALLERS = 8
@@ -230,6 +231,26 @@ def remove_job_folder(folder: int, path: str) -> None:
         os.rmdir(path)
 
 
+def remove_ended_job(folder: int, path: str) -> None:
+    """Removes the folder of a job that has ended without a launcher, and keeps why it has failed.
+
+    That is nothing to keep if the user has ended it. The caller holds the folder's lock.
+    """
+    with contextlib.suppress(OSError):
+        names = sorted(name for name in os.listdir(folder) if name.endswith(REPORT))
+        reports = [report for name in names if (report := read_json(folder, name))]
+        is_asked = any(report.get("was_told_to_end") for report in reports)
+        ranks = [rank for report in reports for rank in report.get("ranks", ())]
+        if not is_asked and any(rank["status"] for rank in ranks):
+            place, name = os.path.split(path.removesuffix(FOLDER) + ENDED)
+            parent = open_job_folder(place)
+            try:
+                write_whole(parent, name, json.dumps({"ended": time.time(), "reports": reports}))
+            finally:
+                os.close(parent)
+    remove_job_folder(folder, path)
+
+
 def leave_job_folder(
     folder: int, path: str, name: str, report: Mapping[str, Any], *, has_finished: bool
 ) -> None:
@@ -250,6 +271,6 @@ def leave_job_folder(
             state = read_json(folder, STATE) or {}
             is_needed = state.get("has_others") and not has_finished
             if not is_needed and not living_agents(folder):
-                remove_job_folder(folder, path)
+                remove_ended_job(folder, path)
         finally:
             os.close(lock)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perseus.elastic import dead_jobs
-from perseus.elastic.dead_jobs import remove_remains
+from perseus.elastic.dead_jobs import how_it_ended_alone, remove_remains
 from perseus.elastic.job_record import JobRecord
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.outliving import Outliving
@@ -89,6 +89,37 @@ def test_folders_of_living_jobs_stay(place: Path) -> None:
     agent.close()
     for fd in (lock, *folders):
         os.close(fd)
+
+
+def test_how_a_job_ended_alone_is_told_for_a_week(place: Path, folder: int) -> None:
+    path = place / "7.aa.job"
+    job = make_job(place, path.name)
+    ranks = [{"number": number, "status": status} for number, status in ((0, 1), (1, -9), (2, 1))]
+    report = {"ranks": ranks, "last_lines": {"0": "no driver", "2": "no driver"}}
+    job_folder.listen(job, "a.socket").close()
+    job_folder.leave_job_folder(job, str(path), "a", report, has_finished=False)
+    os.close(job)
+    assert [path.name for path in place.iterdir()] == ["7.aa.ended"]
+    assert how_it_ended_alone(7) == (
+        "ranks 0 and 2 exited with code 1: no driver; rank 1 was killed by SIGKILL (Killed)"
+    )
+    job_folder.write_whole(folder, "8.aa.ended", "{}")
+    assert how_it_ended_alone(8) == how_it_ended_alone(9) == ""
+    remove_remains()
+    assert how_it_ended_alone(7)
+    os.utime(place / "7.aa.ended", (time.time() - 8 * 86400,) * 2)
+    remove_remains()
+    assert [path.name for path in place.iterdir()] == ["8.aa.ended"]
+
+
+def test_of_a_job_that_ended_well_alone_nothing_is_left(place: Path) -> None:
+    path = place / "7.aa.job"
+    job = make_job(place, path.name)
+    job_folder.listen(job, "a.socket").close()
+    report = {"ranks": [{"number": 0, "status": 0}], "last_lines": {"0": "a warning"}}
+    job_folder.leave_job_folder(job, str(path), "a", report, has_finished=True)
+    os.close(job)
+    assert list(place.iterdir()) == []
 
 
 def test_an_agent_removes_the_socket_of_a_launcher_that_is_dead(place: Path, folder: int) -> None:

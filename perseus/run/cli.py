@@ -96,6 +96,10 @@ def drain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Drains a host of a job that another perseusrun runs; returns 1 if that cannot be."""
     if options.drain is None:
         parser.error("--job names the job whose host is to be drained; give --drain HOST, too")
+    if options.resume is not None:
+        parser.error("--drain lets a host of a job go, and --resume takes a job over; give one")
+    if options.end is not None:
+        parser.error("--drain lets a host of a job go, and --end ends a job; give one")
     if options.command:
         parser.error("--drain HOST is for a job that runs already, and takes no program")
     from perseus.elastic.drain_command import DrainError, drain_host

@@ -381,6 +381,9 @@ def test_an_agent_believes_nobody_who_does_not_know_the_secret(job: Job) -> None
         (["--resume", "4", "train.py"], "--resume JOB is for a job that runs already"),
         (["--end", "4", "train.py"], "--end JOB is for a job that runs already"),
         (["--resume", "4", "--end", "4"], "--resume takes a job over, and --end ends it"),
+        (["--drain", "a", "--resume", "4"], "and --resume takes a job over; give one"),
+        (["--drain", "a", "--resume"], "and --resume takes a job over; give one"),
+        (["--drain", "a", "--end", "4"], "and --end ends a job; give one"),
         (["--resume", "train.py"], "'train.py' is not a whole number"),
     ],
 )

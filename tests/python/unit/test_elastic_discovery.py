@@ -157,12 +157,20 @@ class TestScript:
             find_first(ScriptSource(hanging_script(tmp_path)))
         assert not is_alive(child_of(tmp_path))
 
-    def test_what_it_leaves_in_the_background_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_what_it_leaves_in_the_background_is_killed(self, tmp_path: Path) -> None:
         lines = ["sleep 1000 &", f"echo $! > {tmp_path}/child", "echo a:1"]
-        try:
-            assert ScriptSource(script(tmp_path, *lines)).find() == [Host("a", 1)]
-        finally:
-            os.kill(child_of(tmp_path), 9)
+        assert ScriptSource(script(tmp_path, *lines)).find() == [Host("a", 1)]
+        wait_until(lambda: not is_alive(child_of(tmp_path)))
+
+    def test_so_is_what_one_leaves_that_fails(self, tmp_path: Path) -> None:
+        lines = ["sleep 1000 >/dev/null 2>&1 &", f"echo $! > {tmp_path}/child", "exit 3"]
+        with pytest.raises(DiscoveryError, match=r"ended with exit code 3$"):
+            ScriptSource(script(tmp_path, *lines)).find()
+        wait_until(lambda: not is_alive(child_of(tmp_path)))
+
+    def test_one_that_closes_its_output_is_waited_for(self) -> None:
+        with pytest.raises(DiscoveryError, match=r"ended with exit code 4$"):
+            ScriptSource("exec >&- 2>&-; sleep 0.2; exit 4").find()
 
     def test_output_without_end_is_an_error(self) -> None:
         with pytest.raises(DiscoveryError, match="has printed more than 1048576 bytes"):

@@ -35,11 +35,12 @@ def asked(arguments: str, **environment: str) -> ElasticOptions | None:
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ./discover, which is executable, ./text, which is not, and ./hosts.
+    """A folder with ./discover, which is executable, ./text, which is not, ./hosts and ./sub/.
 
     Nobody can run ./lost.
     """
     monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
     for name, mode in (("discover", 0o755), ("text", 0o644), ("hosts", 0o644)):
         Path(name).write_text("#!/bin/sh\necho a:1\n" if name != "hosts" else "a:1\n")
         Path(name).chmod(mode)
@@ -162,6 +163,7 @@ def test_a_malformed_variable_is_refused(value: str) -> None:
         ("-np 1 --host-discovery-script .", "is '.'; it must be a program, and not a folder"),
         ("-np 1 --host-discovery-script no-such", "is 'no-such'; there is no program no-such"),
         ("-np 1 --host-discovery-script=", "is ''; it must be a program"),
+        ("-np 1 --watch-hostfile sub", "is 'sub'; it must be a file, and is a folder"),
         ("-np 1 --host-discovery-script '", "it must be a program, or a command of the shell: "),
         ("-np 1 --watch-hostfile none", "--watch-hostfile is 'none'; there is no such file"),
         (
@@ -241,6 +243,11 @@ def test_errors_may_speak_of_arguments(options: ElasticOptions, message: str) ->
     with pytest.raises(ValueError) as error:
         check(options, size=None, names=ARGUMENTS)
     assert str(error.value).startswith(message)
+
+
+def test_a_folder_is_named_in_a_command_too(in_folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"--host-discovery-script is './sub -v'; ./sub is a fold"):
+        check(ElasticOptions(least=1, script="./sub -v"), size=1)
 
 
 def test_both_vocabularies_have_the_same_words() -> None:

@@ -97,7 +97,7 @@ class TestElastic:
 
         monkeypatch.setattr(driver, "ELASTIC_TIMEOUT_SECS", 1)
         args.host_discovery_script, args.hosts = "echo localhost:1", None
-        message = "non-zero status: 0 workers were ready after 1 s, on 1 slots; the job needs 1"
+        message = "non-zero status: after 1 s there are too few slots: 1; the job needs 2 to begin"
         with pytest.raises(RuntimeError, match=message):
             launch._run(args)
 
@@ -107,5 +107,5 @@ class TestElastic:
         monkeypatch.setattr(driver, "ELASTIC_TIMEOUT_SECS", 1)
         words = ("-np", "2", "--host-discovery-script", "echo localhost:1")
         args = parsed(monkeypatch, *words, sys.executable, "-c", "pass")
-        with pytest.raises(RuntimeError, match="after 1 s, on 1 slots; the job needs 2"):
+        with pytest.raises(RuntimeError, match="there are too few slots: 1; the job needs 2"):
             launch._run_elastic(args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Protocol, runtime_checkable
 
@@ -32,9 +32,9 @@ class HostSource(Protocol):
     """Knows the hosts that a job may use at the moment."""
 
     def find(self) -> list[Host]:
-        """Returns the hosts in the order in which they are to be used; [] if there is none.
+        """Returns the hosts in the order in which they are to be used; [] if it names none.
 
-        It blocks no longer than its time-out. Raises DiscoveryError.
+        Names are distinct. It blocks no longer than its time-out. Raises DiscoveryError.
         """
         ...
 
@@ -76,7 +76,8 @@ class Discovery:
     """A thread that asks a source for its hosts until it is stopped.
 
     A source that fails is reported once for each different error, and the hosts that are known stay
-    as they are.
+    as they are. So it is if a source names no host any more: a script that has lost its own source
+    prints nothing, too, and must not end a job.
 
     Args:
       source: any exception that its `find` raises counts as a failure.
@@ -84,6 +85,7 @@ class Discovery:
         from the last that it has taken. If it raises, that look counts as failed.
       interval: seconds between two looks, or a function that is asked for them each time.
       log: gets a line for the user when the source fails for a new reason, or works again.
+      known: what a look before has found, which is then the first one.
     """
 
     def __init__(
@@ -93,16 +95,20 @@ class Discovery:
         *,
         interval: float | Callable[[], float] = DISCOVERY_SECONDS,
         log: Callable[[str], object] = tell,
+        known: Sequence[Host] | None = None,
     ) -> None:
         self._source = source
         self._on_hosts = on_hosts
         self._interval = interval if callable(interval) else lambda: interval
         self._log = log
+        self._has_hosts = bool(known)
         self._stopped = threading.Event()
         self._has_first = threading.Event()
         self._first: list[Host] | DiscoveryError | None = None
         self._failures: set[str] = set()  # those since the source has last worked
         self._thread = threading.Thread(target=self._run, name="host discovery", daemon=True)
+        if known is not None:
+            self._answer(list(known))
 
     def start(self) -> None:
         self._thread.start()
@@ -134,7 +140,7 @@ class Discovery:
         last: list[Host] | None = None
         while not self._stopped.is_set():
             try:
-                hosts = self._source.find()
+                hosts = self._find()
             except Exception as error:
                 self._failed(error, "the source of hosts")
             else:
@@ -145,6 +151,13 @@ class Discovery:
                     self._worked()
                     self._answer(hosts)
             self._stopped.wait(self._interval())
+
+    def _find(self) -> list[Host]:
+        hosts = self._source.find()
+        if self._has_hosts and not hosts:
+            raise DiscoveryError("no host is named any more")
+        self._has_hosts = bool(hosts)
+        return hosts
 
     def _is_taken(self, hosts: list[Host]) -> bool:
         try:

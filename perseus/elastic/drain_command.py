@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from perseus.elastic.dead_jobs import remove_remains
 from perseus.elastic.drain_socket import LONGEST, folders, path_in, sockets_in
 from perseus.run.own_file import open_folder
 
@@ -61,8 +62,9 @@ def drain_host(host: str, job: int | None = None) -> str:
 def _jobs(stack: contextlib.ExitStack, job: int | None) -> Iterator[_Job]:
     """Returns the jobs whose launchers listen. Their paths are good until the stack is closed.
 
-    Sockets that a killed launcher has left are removed.
+    Sockets that killed launchers have left are removed.
     """
+    remove_remains()
     for path in folders():
         try:
             folder = open_folder(path)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perseus.run.ending import NEVER
-from perseus.run.job_folder import SOCKET, is_own_user, listen, path_in
+from perseus.run.job_folder import FOLDER, SOCKET, is_own_user, listen, path_in
 from perseus.run.own_file import open_folder
 
 __all__ = ["LONGEST", "DrainSocket", "folders", "path_in", "sockets_in"]
@@ -59,8 +59,8 @@ class DrainSocket:
       selector: tells of callers.
       command: that of the ranks.
       drain: drains a host, and returns what it has done; raises ValueError if it cannot.
-      name: that of the job's folder, without its ending, if it has one; it begins with the number
-        of the job.
+      beside: the job's folder, if it has one; the socket is beside it, and has its name, which
+        begins with the number of the job.
     """
 
     def __init__(
@@ -68,13 +68,16 @@ class DrainSocket:
         selector: selectors.BaseSelector,
         command: Sequence[str],
         drain: Callable[[str], str],
-        name: str = "",
+        beside: str = "",
     ) -> None:
         self._selector = selector
         self._command = shlex.join(command)[:_LONGEST_COMMAND]
         self._drain = drain
+        self._beside = beside
         # Processes of several containers may have one number, and share a folder.
+        name = os.path.basename(beside).removesuffix(FOLDER)
         self._name = (name or f"{os.getpid()}.{secrets.token_hex(4)}") + SOCKET
+        self.path: str | None = None  # while it is open
         self._folder: int | None = None
         self._listener: socket.socket | None = None
         self._callers: dict[socket.socket, float] = {}  # and until when each may speak
@@ -82,7 +85,8 @@ class DrainSocket:
     def open(self) -> str:
         """Listens from now on; returns "", or why nobody can call."""
         faults = []
-        for folder in folders():
+        first = [Path(self._beside).parent] if self._beside else []
+        for folder in dict.fromkeys([*first, *folders()]):
             try:
                 self._listen_in(folder)
                 return ""
@@ -100,7 +104,7 @@ class DrainSocket:
             with contextlib.suppress(OSError):
                 os.unlink(self._name, dir_fd=self._folder)
             os.close(self._folder)
-            self._folder = None
+            self._folder = self.path = None
 
     def next_deadline(self) -> float:
         """Returns when `handle_deadlines` must be called again, in seconds of time.monotonic."""
@@ -119,6 +123,7 @@ class DrainSocket:
             os.close(folder)
             raise
         self._folder, self._listener = folder, listener
+        self.path = str(path / self._name)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def _close_listener(self) -> None:

@@ -22,6 +22,7 @@ from perseus.elastic.options import ElasticOptions
 from perseus.run import job_folder
 from perseus.run.hosts import Host, is_local
 from perseus.run.own_file import open_folder
+from perseus.run.own_streams import tell
 from perseus.run.start import Request
 
 __all__ = ["FOLDER", "Agent", "JobRecord", "SavedJob", "read_record"]
@@ -30,6 +31,7 @@ __all__ = ["FOLDER", "Agent", "JobRecord", "SavedJob", "read_record"]
 FOLDER = re.compile(r"(?P<job>\d+)\.[0-9a-f]{8}\.job")
 # The files have this number. Another version of perseusrun may write other ones.
 _FORMAT = 2
+_LOCK_BYTES = 20  # more than a number of a process has
 
 
 @dataclass(frozen=True)
@@ -87,19 +89,26 @@ class JobRecord:
         self._saved = saved
         self._encoded = saved.encoded()
         self.agents: list[Agent] = []
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        # The same length each time: who takes a job over may find no room for more.
+        os.pwrite(lock, str(os.getpid()).ljust(_LOCK_BYTES).encode(), 0)
 
     @classmethod
     def make(cls, secret: str, request: Request, options: ElasticOptions) -> JobRecord:
-        """Makes the folder of a new job. Raises OSError, which says why no folder can be used."""
+        """Makes the folder of a new job, and tells the user if that is not where it should be.
+
+        Raises OSError, which says why no folder can be used.
+        """
         saved = SavedJob(os.getpid(), time.time(), secret, request, options)
         faults = []
         for place in folders():
             try:
-                return cls._make_in(place, saved)
+                record = cls._make_in(place, saved)
             except OSError as error:
                 faults.append(f"{place}: {error.strerror or error}")
+                continue
+            if faults and not request.quiet:
+                tell(f"this job's record is kept in {place}: not in {'; '.join(faults)}")
+            return record
         raise OSError("; ".join(faults))
 
     @classmethod
@@ -114,11 +123,20 @@ class JobRecord:
             os.close(parent)
         path = str(place / name)
         folder = job_folder.open_job_folder(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        os.close(os.open(job_folder.LOCK, flags, 0o600, dir_fd=folder))
-        lock = job_folder.take_lock(folder)
-        assert lock is not None  # nobody else knows of the folder
-        return cls(folder, path, lock, saved)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(job_folder.LOCK, flags, 0o600, dir_fd=folder))
+            lock = job_folder.take_lock(folder)
+            assert lock is not None  # nobody else knows of the folder
+            try:
+                return cls(folder, path, lock, saved)
+            except OSError:
+                os.close(lock)
+                raise
+        except OSError:
+            job_folder.remove_job_folder(folder, path)
+            os.close(folder)
+            raise
 
     @property
     def job(self) -> int:
@@ -126,24 +144,28 @@ class JobRecord:
         return self._saved.job
 
     @property
-    def name(self) -> str:
-        """Returns the folder's name, without its ending."""
-        return os.path.basename(self._path).removesuffix(job_folder.FOLDER)
+    def path(self) -> str:
+        """Returns the folder's path."""
+        return self._path
 
-    def add_agent(self, host: str, ranks: Sequence[int]) -> dict[str, Any]:
+    def add_agent(
+        self, host: str, ranks: Sequence[int], files: tuple[str, int] | None
+    ) -> dict[str, Any]:
         """Notes an agent that is about to be started; returns what that has to know."""
         name = secrets.token_hex(4)
         agent = Agent(name, host, list(ranks), is_local(host))
         self.agents.append(agent)
         wait = self._saved.options.timeout
-        return {**self._place_of(agent), "wait": wait, "limit": None if agent.is_here else wait}
+        of_place = {"limit": None, "files": files} if agent.is_here else {"limit": wait}
+        return {**self._place_of(agent), "wait": wait, **of_place}
 
     def call_to(self, agent: Agent, says: str = "take over") -> dict[str, Any]:
         """Returns what to tell the program that calls an agent (without_launcher.hand_over)."""
         return {**self._place_of(agent), "says": says}
 
     def _place_of(self, agent: Agent) -> dict[str, Any]:
-        folder = self._path if agent.is_here else self.name + job_folder.AGENTS
+        name = os.path.basename(self._path).removesuffix(job_folder.FOLDER)
+        folder = self._path if agent.is_here else name + job_folder.AGENTS
         return {"folder": folder, "name": agent.name, "secret": self._saved.secret}
 
     def report_of(self, agent: Agent) -> dict[str, Any] | None:
@@ -153,7 +175,8 @@ class JobRecord:
     def save(self, driver: Mapping[str, Any], running: Collection[int]) -> None:
         """Writes down what the driver has to know, and which agents have ranks that run.
 
-        Raises OSError. Then there is no record, so that nobody goes by an old one.
+        Raises OSError. Then there is no record, so that nobody goes by an old one. It may succeed
+        later.
         """
         self.agents = [a for a in self.agents if not set(running).isdisjoint(a.ranks)]
         rest = {
@@ -166,8 +189,8 @@ class JobRecord:
         try:
             job_folder.write_whole(self._folder, job_folder.STATE, text)
         except OSError:
-            self.spoil()
-            raise
+            self.spoil()  # which also leaves its room to the new one, on a full disk
+            job_folder.write_whole(self._folder, job_folder.STATE, text)
 
     def spoil(self) -> None:
         """Removes the record, so that nobody can take the job over."""

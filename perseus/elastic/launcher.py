@@ -90,13 +90,15 @@ class ElasticLauncher(Launcher):
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
-        self._discovery = Discovery(source, self._take_hosts, interval=interval)
+        self._discovery = Discovery(
+            source, self._take_hosts, interval=interval, known=elastic.hosts
+        )
         self._silent_until: dict[AgentConnection, float] = {}
         self._leave_by: dict[int, float] = {}  # when to kill workers that are to end
         self._outliving = Outliving(record, job.remote_shell, job.start_timeout, self._messages.say)
         self._is_changed = False  # since the record was written
         self._drain_socket = DrainSocket(
-            self._selector, job.command, self._drain, self._outliving.name
+            self._selector, job.command, self._drain, self._outliving.path
         )
         self._drains_all = False  # on a signal
         self._told_call = 1  # the last that starting workers were told of
@@ -158,7 +160,7 @@ class ElasticLauncher(Launcher):
         if self._not_started:
             return time.monotonic()
         deadlines = [super()._next_deadline(), *self._silent_until.values()]
-        deadlines.append(self._drain_socket.next_deadline())
+        deadlines += [self._drain_socket.next_deadline(), self._outliving.save_again_at]
         if not self._driver.is_over:
             deadlines.append(self._driver.next_deadline())
         return min(*deadlines, *self._leave_by.values(), self._silence.next_deadline)
@@ -185,7 +187,7 @@ class ElasticLauncher(Launcher):
             self._leave(host)
         if not self._driver.is_over:
             self._driver.handle_deadlines()
-        if self._is_changed:
+        if self._is_changed or now >= self._outliving.save_again_at:
             self._save()
 
     def _handle(self, host: AgentConnection, frame: Frame) -> None:
@@ -320,7 +322,9 @@ class ElasticLauncher(Launcher):
         description["seconds_to_drain"] = self._options.timeout + _SECONDS_UNTIL_AGENTS_KILL
         if not is_local(host):
             description["most_silence"] = self._silence.seconds + self._options.timeout
-        description["outlives"] = self._outliving.new_agent(host, list(slots))
+        description["outlives"] = self._outliving.new_agent(host, list(slots), self._output.files)
+        if not description["outlives"] and is_local(host):
+            description["launcher_socket"] = self._drain_socket.path
         self._save()
         description["local_size"] = max(slot.local_size for slot in slots.values())
         description["environment"]["PERSEUS_ELASTIC_JOIN"] = self._options.join

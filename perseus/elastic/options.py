@@ -218,8 +218,9 @@ def check(
     if options.script is not None and (fault := _fault_of_script(options.script)):
         raise ValueError(f"{names['script']} is '{options.script}'; {fault}")
     if options.watched_hostfile is not None and not os.path.isfile(options.watched_hostfile):
-        name = names["watched_hostfile"]
-        raise ValueError(f"{name} is '{options.watched_hostfile}'; there is no such file")
+        is_folder = os.path.isdir(options.watched_hostfile)
+        fault = "it must be a file, and is a folder" if is_folder else "there is no such file"
+        raise ValueError(f"{names['watched_hostfile']} is '{options.watched_hostfile}'; {fault}")
 
 
 def _check_order(
@@ -249,7 +250,9 @@ def _fault_of_script(script: str) -> str | None:
     # The first word of a longer command may be one that only the shell knows.
     if (rest and "/" not in first) or shlex.quote(first) != first or "=" in first:
         return None
-    return None if shutil.which(first) else f"there is no program {first}"
+    if shutil.which(first):
+        return None
+    return f"{first} is a folder" if os.path.isdir(first) else f"there is no program {first}"
 
 
 def _fault_of_interpreter(script: str) -> str | None:

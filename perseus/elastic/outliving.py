@@ -10,6 +10,7 @@ from typing import Any
 
 from perseus.elastic.agent_call import EndCall
 from perseus.elastic.job_record import Agent, JobRecord
+from perseus.run.ending import NEVER
 from perseus.run.host_connection import AgentConnection
 from perseus.run.remote_shell import RemoteShell
 
@@ -17,6 +18,8 @@ __all__ = ["Outliving"]
 
 # When the job ends, agents whose connections were lost have so long to hear of it.
 _SECONDS_FOR_END_CALLS = 3.0
+# A disk that is full may have room later.
+_SECONDS_UNTIL_SAVED_AGAIN = 10.0
 
 
 @dataclass
@@ -48,31 +51,49 @@ class Outliving:
         self._start_timeout = start_timeout
         self._say = say
         self._lost: list[_Lost] = []
+        self.save_again_at = NEVER  # by time.monotonic
 
     @property
-    def name(self) -> str:
-        """Returns the name of the record's folder, without its ending; "" without a record."""
-        return self._record.name if self._record else ""
+    def path(self) -> str:
+        """Returns the path of the record's folder; "" without a record."""
+        return self._record.path if self._record else ""
 
-    def new_agent(self, host: str, ranks: Sequence[int]) -> Mapping[str, Any] | None:
+    def new_agent(
+        self, host: str, ranks: Sequence[int], files: tuple[str, int] | None = None
+    ) -> Mapping[str, Any] | None:
         """Notes an agent that is about to be started; returns what it needs to outlive us.
 
         Call `save` before it is started. An agent that was lost there is to make room for it.
+
+        Args:
+          files: those of the ranks' output on this machine (Output.files).
         """
         for lost in self._lost:
             if lost.agent.host == host:
                 self._tell_to_end(lost)
-        return self._record.add_agent(host, ranks) if self._record else None
+        return self._record.add_agent(host, ranks, files) if self._record else None
 
     def save(self, driver: Callable[[], Mapping[str, Any]], running: Collection[int]) -> None:
-        """Writes down the state of the driver, and which ranks run."""
+        """Writes down the state of the driver, and which ranks run.
+
+        If that fails, it is to be called again at `save_again_at`.
+        """
         if self._record is None:
             return
+        had_failed = self.save_again_at != NEVER
         try:
             self._record.save(driver(), running)
         except OSError as error:
-            why = error.strerror or error
-            self._say(f"nobody can take this job over any more: {why}")
+            self.save_again_at = time.monotonic() + _SECONDS_UNTIL_SAVED_AGAIN
+            if not had_failed:
+                self._say(
+                    "nobody can take this job over while its record cannot be written: "
+                    f"{error.strerror or error}"
+                )
+        else:
+            self.save_again_at = NEVER
+            if had_failed:
+                self._say("this job can be taken over again")
 
     def lost(self, host: AgentConnection) -> None:
         """Has an agent end with which only the connection was lost, if that is what happened.

@@ -27,12 +27,14 @@ _KILLED_SECONDS = 0.5
 
 
 def output_of(command: Sequence[str], name: str, timeout: float, cancelled: threading.Event) -> str:
-    """Runs a program in a process group of its own; returns its standard output.
+    """Runs a program in a session of its own; returns its standard output.
 
-    What the program leaves behind in the background is not waited for. Raises DiscoveryError, which
-    begins with `name`, if the program cannot be started, fails, prints what is no UTF-8 or more
-    than 1 MiB, or has not ended after `timeout` seconds, and as soon as `cancelled` is set. In the
-    last three cases, the process group is killed.
+    What the program leaves behind in the background is not waited for, but killed: it is run again
+    and again. Only what has begun another process group stays.
+
+    Raises DiscoveryError, which begins with `name`, if the program cannot be started, fails, prints
+    what is no UTF-8 or more than 1 MiB, or has not ended after `timeout` seconds, and as soon as
+    `cancelled` is set. In the last three cases, the program is killed, too.
     """
     if cancelled.is_set():
         raise DiscoveryError(f"{name} is not run any more")
@@ -58,9 +60,8 @@ def output_of(command: Sequence[str], name: str, timeout: float, cancelled: thre
                 del complaints[:-_STDERR_BYTES]
                 if why := _reason_to_kill(len(printed), deadline, timeout, cancelled):
                     raise DiscoveryError(f"{name} {why}")
-        except BaseException:  # Ctrl-C, too, which reaches us only
+        finally:  # after Ctrl-C, too, which reaches us only
             _kill_group(process)
-            raise
     if process.returncode:
         raise DiscoveryError(f"{name} {_ending(process.returncode, complaints)}")
     try:
@@ -71,11 +72,12 @@ def output_of(command: Sequence[str], name: str, timeout: float, cancelled: thre
 
 def _goes_on(process: subprocess.Popen[bytes], selector: selectors.BaseSelector) -> bool:
     """Reads what there is, or waits a little for it. Returns False once all is read."""
-    has_ended = process.poll() is not None
+    # It is not reaped yet, so that its number is that of its process group and no other.
+    look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    has_ended = os.waitid(os.P_PID, process.pid, look) is not None
     if not has_ended and not selector.get_map():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_LOOK_SECONDS)
-        return process.returncode is None
+        time.sleep(_LOOK_SECONDS)
+        return True
     ready = selector.select(0 if has_ended else _LOOK_SECONDS)
     for key, _ in ready:
         if data := os.read(key.fd, _READ_BYTES):
@@ -98,6 +100,7 @@ def _reason_to_kill(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills what there is of a program that has not been reaped, and reaps it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perseus.elastic.agent_call import EndCall
+from perseus.elastic.dead_jobs import how_it_ended_alone, remove_remains
 from perseus.elastic.drain_socket import folders
 from perseus.elastic.job_record import FOLDER, Agent, JobRecord, SavedJob, read_record
 from perseus.elastic.launcher import ElasticLauncher
@@ -123,6 +124,8 @@ def _only(job: int) -> _Found:
     if without:
         raise ResumeError(f"{len(without)} jobs have the number {job}")
     if not launchers:
+        if end := how_it_ended_alone(job):
+            raise ResumeError(f"job {job} has ended without its perseusrun: {end}")
         raise ResumeError(
             f"no elastic job {job} of this user goes on here without its perseusrun; "
             "`perseusrun --resume` lists those that do"
@@ -142,8 +145,9 @@ def _why_not(job: int, process: int) -> str:
 def _jobs(job: int | None) -> Iterator[_Found | int]:
     """Yields jobs of this number, or all: what is known of them, or who has the job.
 
-    Folders in which no agent listens any more are removed.
+    Folders in which no agent listens any more are removed, and what else dead jobs have left.
     """
+    remove_remains()
     for place in folders():
         try:
             parent = open_folder(place)
@@ -173,20 +177,14 @@ def _look_at(job: int, path: str, seconds: float) -> Iterator[_Found | int]:
                 process = int(file.read())
             os.close(folder)
             yield process
-        elif job_folder.living_agents(folder) or _has_others(folder):
+        elif job_folder.may_be_taken_over(folder):
             yield _Found(job, path, folder, lock)
         else:
-            job_folder.remove_job_folder(folder, path)
+            job_folder.remove_ended_job(folder, path)
             _Found(job, path, folder, lock).leave()
     except (OSError, ValueError):  # it has just ended, or just begun
         if folder is not None:
             os.close(folder)
-
-
-def _has_others(folder: int) -> bool:
-    """Returns whether agents on other machines, which nobody asks here, belong to the job."""
-    state = job_folder.read_json(folder, job_folder.STATE) or {}
-    return bool(state.get("has_others"))
 
 
 def _describe(found: _Found) -> str:

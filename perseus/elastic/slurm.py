@@ -11,7 +11,7 @@ from itertools import product
 
 from perseus.elastic.discovery import DiscoveryError
 from perseus.elastic.program_output import output_of
-from perseus.run.hosts import Host
+from perseus.run.hosts import Host, check_distinct
 
 __all__ = ["SlurmSource", "expand_node_list", "expand_tasks"]
 
@@ -73,7 +73,12 @@ class SlurmSource:
                 f"SLURM_TASKS_PER_NODE is '{self._tasks}', for {len(slots)} nodes, and "
                 f"SLURM_JOB_NODELIST is '{self._list}', {len(nodes)} nodes; they must be as many"
             )
-        return [Host(name, count) for name, count in zip(nodes, slots, strict=True) if count]
+        hosts = [Host(name, count) for name, count in zip(nodes, slots, strict=True) if count]
+        try:
+            check_distinct(hosts, f"SLURM_JOB_NODELIST, '{self._list}',")
+        except ValueError as error:
+            raise DiscoveryError(str(error)) from None
+        return hosts
 
     def _lost_nodes(self) -> set[str]:
         program = shutil.which("sinfo")

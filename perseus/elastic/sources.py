@@ -11,7 +11,14 @@ from pathlib import Path
 
 from perseus.elastic.discovery import DiscoveryError
 from perseus.elastic.program_output import output_of
-from perseus.run.hosts import Host, has_slots, parse_host, read_hostfile
+from perseus.run.hosts import (
+    NAME_ONCE,
+    Host,
+    check_distinct,
+    has_slots,
+    hostfile_entries,
+    parse_host,
+)
 
 __all__ = ["FixedSource", "HostsFileSource", "ScriptSource"]
 
@@ -35,8 +42,8 @@ class FixedSource:
 class ScriptSource:
     """Hosts that a script prints, each in a line: `host`, or `host:slots`.
 
-    Blank lines and # comments count for nothing, and lines that are equal count once. The order is
-    the script's. An IPv6 address stands in brackets. Names are kept as they are, so `localhost` and
+    Blank lines and # comments count for nothing. The order is the script's. A host may be named
+    once. An IPv6 address stands in brackets. Names are kept as they are, so `localhost` and
     `127.0.0.1` are two hosts.
 
     Args:
@@ -67,19 +74,20 @@ class ScriptSource:
 
     def parse(self, text: str) -> list[Host]:
         """Reads what the script has printed. Raises DiscoveryError, which names the line."""
-        slots: dict[str, int] = {}
+        hosts: dict[str, Host] = {}
         for number, line in enumerate(text.splitlines(), 1):
             line = line.partition("#")[0].strip()
             if not line:
                 continue
             try:
                 host = self._host(line)
-                _check_same_slots(host, slots.setdefault(host.name, host.slots))
+                if hosts.setdefault(host.name, host) is not host:
+                    raise ValueError(f"'{host.name}' is named a second time; {NAME_ONCE}")
             except ValueError as error:
                 raise DiscoveryError(
                     f"{self._name()}, line {number} of its output: {error}"
                 ) from None
-        return [Host(name, count) for name, count in slots.items()]
+        return list(hosts.values())
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -98,19 +106,12 @@ class ScriptSource:
         return f"host discovery script {self._script!r}"
 
 
-def _check_same_slots(host: Host, before: int) -> None:
-    if host.slots != before:
-        raise ValueError(
-            f"'{host.name}' has {host.slots} slots here and {before} in a line before; both must "
-            "be the same"
-        )
-
-
 class HostsFileSource:
     """Hosts in a file of lines `host slots=N` or `host:N`, which is read anew each time.
 
     A file that has just been changed is read when it has not been changed for 50 ms, but after a
-    second in any case. To be safe from a file half written, write another, and rename it.
+    second in any case. To be safe from a file half written, write another, and rename it. A host
+    may be named once.
 
     Args:
       default_slots: those of a host in whose line there are none.
@@ -123,9 +124,11 @@ class HostsFileSource:
     def find(self) -> list[Host]:
         self._wait_until_written()
         try:
-            return read_hostfile(self._path, default_slots=self._default_slots)
+            hosts = hostfile_entries(self._path, self._default_slots)
+            check_distinct(hosts, str(self._path))
         except ValueError as error:
             raise DiscoveryError(str(error)) from None
+        return hosts
 
     def _wait_until_written(self) -> None:
         for _ in range(_LOOKS_AT_A_CHANGING_FILE):

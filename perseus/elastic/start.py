@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from perseus.elastic.dead_jobs import remove_remains
 from perseus.elastic.discovery import DISCOVERY_SECONDS, HostSource, find_first
 from perseus.elastic.job_record import Agent, JobRecord, SavedJob
 from perseus.elastic.launcher import ElasticJob, ElasticLauncher
@@ -42,6 +43,7 @@ def start_elastic(
     """
     source = host_source(options, request.hosts, request.size)
     hosts = find_first(source)
+    remove_remains()
     with _prepared(request, options, source, hosts) as elastic:
         record = None
         if request.outlives:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run import agent_protocol as protocol
-    from perseus.run import guardian, processes
+    from perseus.run import guardian, job_folder, processes
     from perseus.run.call_back import call_back
     from perseus.run.drain_request import DrainRequest
     from perseus.run.grace import Grace
@@ -43,6 +43,7 @@ else:  # run by its path: what is beside this file needs no package either
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import agent_protocol as protocol
     import guardian
+    import job_folder
     import processes
     from call_back import call_back
     from drain_request import DrainRequest
@@ -109,6 +110,8 @@ class Agent:
         guardian.end_descendants()
         if self._outlives:
             self._outlives.close()
+        elif path := self._job.get("launcher_socket"):
+            job_folder.remove_socket_of_dead(path)
 
     def _has_work(self) -> bool:
         """Returns whether a rank runs, or a process that has the grace."""

@@ -131,11 +131,26 @@ def run(
     settings = dict(environment or {})
     if network_interfaces:
         settings["PERSEUS_INTERFACES"] = network_interfaces
+    elastic = ElasticArguments(
+        least=min_num_proc,
+        most=max_num_proc,
+        script=host_discovery_script,
+        slots_per_host=slots,
+        timeout=elastic_timeout,
+        reset_limit=reset_limit,
+        cooldown_range=cooldown_range,
+        blacklist_by=blacklist_by,
+        join=join,
+    ).options(
+        size=num_proc,
+        names_hosts="hosts" if hosts is not None else "hostfile" if hostfile is not None else None,
+        mpi=bool(use_mpi),
+    )
     named: list[Host] = []
     if hosts is not None:
-        named = parse_hosts(hosts)
+        named = parse_hosts(hosts, distinct=elastic is not None)
     elif hostfile is not None:
-        named = read_hostfile(hostfile)
+        named = read_hostfile(hostfile, distinct=elastic is not None)
     request = Request(
         command=[executable or sys.executable, *_task()],
         size=num_proc,
@@ -150,21 +165,6 @@ def run(
         stdin=cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))),
         mpi=bool(use_mpi),
         mpi_args=mpi_args or "",
-    )
-    elastic = ElasticArguments(
-        least=min_num_proc,
-        most=max_num_proc,
-        script=host_discovery_script,
-        slots_per_host=slots,
-        timeout=elastic_timeout,
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-        blacklist_by=blacklist_by,
-        join=join,
-    ).options(
-        size=num_proc,
-        names_hosts="hosts" if hosts is not None else "hostfile" if hostfile is not None else None,
-        mpi=request.mpi,
     )
     launcher, results = _run(request, elastic)
     if launcher.interrupted_by == signal.SIGINT:

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         notes = [*options.notes, *notes_about_mpi(options), *elastic.notes_about_elastic(options)]
         for note in notes:
             say(options, note)
-        request = make_request(parser, options)
+        request = make_request(parser, options, is_elastic=asked is not None)
         launcher, status = _start(request, asked)
     except ValueError as error:
         tell(str(error))
@@ -96,6 +96,10 @@ def drain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Drains a host of a job that another perseusrun runs; returns 1 if that cannot be."""
     if options.drain is None:
         parser.error("--job names the job whose host is to be drained; give --drain HOST, too")
+    if options.resume is not None:
+        parser.error("--drain lets a host of a job go, and --resume takes a job over; give one")
+    if options.end is not None:
+        parser.error("--drain lets a host of a job go, and --end ends a job; give one")
     if options.command:
         parser.error("--drain HOST is for a job that runs already, and takes no program")
     from perseus.elastic.drain_command import DrainError, drain_host
@@ -155,12 +159,14 @@ def say(options: argparse.Namespace, note: str) -> None:
         tell(note)
 
 
-def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request:
+def make_request(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, *, is_elastic: bool
+) -> Request:
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not words:
         parser.error("there is nothing to run; for example: perseusrun -np 4 train.py")
     command = command_of_ranks(words, is_module=options.module)
-    hosts = named_hosts(options)
+    hosts = named_hosts(options, is_elastic=is_elastic)
     size = options.num_proc or sum(host.slots for host in hosts) or options.least
     if not size:
         late = next((word for word in command if word in ("-np", "--num-proc", "-H")), None)
@@ -243,10 +249,12 @@ def notes_about_mpi(options: argparse.Namespace) -> list[str]:
     return notes
 
 
-def named_hosts(options: argparse.Namespace) -> list[Host]:
+def named_hosts(options: argparse.Namespace, *, is_elastic: bool) -> list[Host]:
     if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    return read_hostfile(options.hostfile) if options.hostfile is not None else []
+        return parse_hosts(options.hosts, distinct=is_elastic)
+    if options.hostfile is not None:
+        return read_hostfile(options.hostfile, distinct=is_elastic)
+    return []
 
 
 def check_build() -> int:

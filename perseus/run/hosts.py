@@ -16,6 +16,9 @@ _HOSTFILE_LINE = re.compile(
     r"(?P<host>\S+)(?:\s+slots\s*=\s*(?P<slots>\d+))?(?:\s+max_slots\s*=\s*\d+)?"
 )
 
+#: What to do about a host that an elastic job finds twice: it counts the slots of each by number.
+NAME_ONCE = "an elastic job needs each host once, with all its slots"
+
 
 @dataclass(frozen=True)
 class Host:
@@ -36,13 +39,29 @@ class Slot:
     cross_size: int
 
 
-def parse_hosts(text: str) -> list[Host]:
-    """Reads "host:slots,host:slots"; a host without slots has one. Raises ValueError."""
-    return _merge([parse_host(item) for item in text.split(",") if item.strip()], f"'{text}'")
+def parse_hosts(text: str, *, distinct: bool = False) -> list[Host]:
+    """Reads "host:slots,host:slots"; a host without slots has one. Raises ValueError.
+
+    Args:
+      distinct: refuses a host that is named twice, whose slots are added up otherwise.
+    """
+    hosts = [parse_host(item) for item in text.split(",") if item.strip()]
+    return _merge(hosts, f"'{text}'", distinct)
 
 
-def read_hostfile(path: str | Path, default_slots: int = 1) -> list[Host]:
-    """Reads a file of lines `host slots=N` or `host:N`; # begins a comment. Raises ValueError."""
+def read_hostfile(
+    path: str | Path, default_slots: int = 1, *, distinct: bool = False
+) -> list[Host]:
+    """Reads a file of lines `host slots=N` or `host:N`; # begins a comment. Raises ValueError.
+
+    Args:
+      distinct: as of `parse_hosts`.
+    """
+    return _merge(hostfile_entries(path, default_slots), str(path), distinct)
+
+
+def hostfile_entries(path: str | Path, default_slots: int) -> list[Host]:
+    """Returns what each line of such a file names; [] if none does. Raises ValueError."""
     try:
         text = Path(path).read_text()
     except OSError as error:
@@ -62,7 +81,7 @@ def read_hostfile(path: str | Path, default_slots: int = 1) -> list[Host]:
         host = parse_host(match["host"], default_slots)
         slots = int(match["slots"]) if match["slots"] else host.slots
         hosts.append(Host(host.name, slots))
-    return _merge(hosts, str(path))
+    return hosts
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
@@ -158,10 +177,19 @@ def parse_host(item: str, default_slots: int = 1) -> Host:
     return Host(match["name"].strip("[]"), slots)
 
 
-def _merge(hosts: Sequence[Host], source: str) -> list[Host]:
+def check_distinct(hosts: Sequence[Host], source: str) -> None:
+    """Raises ValueError, which begins with `source`, if a host is named twice."""
+    for name, times in Counter(host.name for host in hosts).items():
+        if times > 1:
+            raise ValueError(f"{source} names '{name}' {times} times; {NAME_ONCE}")
+
+
+def _merge(hosts: Sequence[Host], source: str, distinct: bool) -> list[Host]:
     """Joins the entries of each host; the slots of a host that is named twice are added up."""
     if not hosts:
         raise ValueError(f"{source} names no host")
+    if distinct:
+        check_distinct(hosts, source)
     slots: Counter[str] = Counter()
     for host in hosts:
         slots[host.name] += host.slots

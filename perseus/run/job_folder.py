@@ -9,8 +9,9 @@
 On other machines, agents have a folder NUMBER.X.agents with a lock and their sockets. The job's own
 is called NUMBER.X.job, where NUMBER is the process id of the job's first launcher, which names
 the job. Beside it is NUMBER.X.socket, where the launcher listens (perseus.elastic.drain_socket).
-Both lie in a folder that only the user may enter, and end with the job. Agents and the launcher
-import this; it needs only the standard library.
+Both lie in a folder that only the user may enter, and end with the job. If it fails while it has no
+launcher, NUMBER.X.ended is left there for a while, which holds what agents have reported. Agents
+and the launcher import this; it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOCK, STATE = "lock", "state"
-FOLDER, AGENTS, SOCKET, REPORT = ".job", ".agents", ".socket", ".report"
+FOLDER, AGENTS, SOCKET, REPORT, ENDED = ".job", ".agents", ".socket", ".report", ".ended"
 #: Bytes of a message and of an answer.
 LONGEST = 16384
 _MOST_CALLERS = 8
@@ -97,8 +98,13 @@ def write_whole(folder: int, name: str, text: str) -> None:
     """Puts a file into the folder, or another one in its place, so that nobody reads half of it."""
     hidden = f".{name}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(hidden, flags, 0o600, dir_fd=folder), "w") as file:
-        file.write(text)
+    try:
+        with os.fdopen(os.open(hidden, flags, 0o600, dir_fd=folder), "w") as file:
+            file.write(text)
+    except OSError:  # the disk is full: leave room for the next attempt
+        with contextlib.suppress(OSError):
+            os.unlink(hidden, dir_fd=folder)
+        raise
     os.rename(hidden, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -182,6 +188,36 @@ def living_agents(folder: int) -> list[str]:
     return living
 
 
+def may_be_taken_over(folder: int) -> bool:
+    """Returns whether a job goes on without its launcher, or agents on other machines may do so.
+
+    Those are asked only by who takes the job over, or ends it.
+    """
+    return bool(living_agents(folder) or (read_json(folder, STATE) or {}).get("has_others"))
+
+
+def remove_dead_socket(folder: int, name: str) -> None:
+    """Removes a socket in an open folder at which nobody listens any more. Never waits."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(path_in(folder, name))
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+        except OSError:  # it is gone, or listens, and is busy
+            pass
+
+
+def remove_socket_of_dead(path: str) -> None:
+    """Removes the socket of a launcher that has been killed."""
+    place, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        folder = open_job_folder(place)
+        remove_dead_socket(folder, name)
+        os.close(folder)
+
+
 def remove_job_folder(folder: int, path: str) -> None:
     """Removes the folder and what is in it, and the socket of a launcher that was killed.
 
@@ -193,6 +229,26 @@ def remove_job_folder(folder: int, path: str) -> None:
         for name in os.listdir(folder):
             os.unlink(name, dir_fd=folder)
         os.rmdir(path)
+
+
+def remove_ended_job(folder: int, path: str) -> None:
+    """Removes the folder of a job that has ended without a launcher, and keeps why it has failed.
+
+    That is nothing to keep if the user has ended it. The caller holds the folder's lock.
+    """
+    with contextlib.suppress(OSError):
+        names = sorted(name for name in os.listdir(folder) if name.endswith(REPORT))
+        reports = [report for name in names if (report := read_json(folder, name))]
+        is_asked = any(report.get("was_told_to_end") for report in reports)
+        ranks = [rank for report in reports for rank in report.get("ranks", ())]
+        if not is_asked and any(rank["status"] for rank in ranks):
+            place, name = os.path.split(path.removesuffix(FOLDER) + ENDED)
+            parent = open_job_folder(place)
+            try:
+                write_whole(parent, name, json.dumps({"ended": time.time(), "reports": reports}))
+            finally:
+                os.close(parent)
+    remove_job_folder(folder, path)
 
 
 def leave_job_folder(
@@ -215,6 +271,6 @@ def leave_job_folder(
             state = read_json(folder, STATE) or {}
             is_needed = state.get("has_others") and not has_finished
             if not is_needed and not living_agents(folder):
-                remove_job_folder(folder, path)
+                remove_ended_job(folder, path)
         finally:
             os.close(lock)

@@ -16,7 +16,7 @@ from pathlib import Path
 from perseus.run.bounded_writer import BoundedWriter, Writers
 from perseus.run.own_file import open_folder
 from perseus.run.own_streams import OwnStream, own_streams
-from perseus.run.rank_file import RankFile
+from perseus.run.rank_file import RankFile, path_in_folder
 from perseus.run.screen import Log, Stream, Write, coloured
 
 # Longer lines are cut, so that memory stays bounded.
@@ -67,6 +67,11 @@ class Output:
         self._tags = tags
         self._files: dict[tuple[int, Stream], RankFile] = {}
         self._last_lines: dict[int, bytes] = {}
+
+    @property
+    def files(self) -> tuple[str, int] | None:
+        """Returns the absolute path of the folder, if there is one, and the digits of a rank."""
+        return (os.path.abspath(self._folder), self._digits) if self._folder is not None else None
 
     def write(self, rank: int, stream: Stream, data: bytes) -> None:
         if self._file_writer:
@@ -198,7 +203,7 @@ class Output:
         file = self._files.get((rank, stream))
         if file is None:
             assert self._folder
-            path = self._folder / f"rank.{rank:0{self._digits}}" / stream
+            path = path_in_folder(self._folder, rank, self._digits, stream)
             file = self._files[rank, stream] = RankFile(path, self._appends)
         writer.write(file.put, data)
 

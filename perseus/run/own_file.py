@@ -13,9 +13,12 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from perseus.run.port_holder import name_of_user
+if TYPE_CHECKING or __package__:
+    from perseus.run.port_holder import name_of_user
+else:  # in an agent, which is run by its path
+    from port_holder import name_of_user
 
 _MOST_LINKS = 40
 _FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -1,12 +1,23 @@
-"""A file that keeps what a rank writes to one of its streams."""
+"""A file that keeps what a rank writes to one of its streams.
+
+An agent imports this; it needs only the standard library.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from perseus.run.own_file import open_folder, open_to_write
+if TYPE_CHECKING or __package__:
+    from perseus.run.own_file import open_folder, open_to_write
+else:  # in an agent, which is run by its path
+    from own_file import open_folder, open_to_write
+
+
+def path_in_folder(folder: Path, rank: int, digits: int, stream: str) -> Path:
+    """Returns where the folder of a job's output has a stream of a rank."""
+    return folder / f"rank.{rank:0{digits}}" / stream
 
 
 class RankFile:

@@ -155,9 +155,8 @@ def make_output(request: Request, size: int, *, appends: bool = False) -> Output
 
 def note_on_threads(slots: Sequence[Slot], environment: Mapping[str, str]) -> str | None:
     """Returns a line for the user if the agents are going to set OMP_NUM_THREADS, else None."""
-    most = max(
-        (slot.local_size for slot in slots), default=1
-    )  # an elastic job may have no host yet
+    # An elastic job may have no host yet.
+    most = max((slot.local_size for slot in slots), default=1)
     if most == 1 or THREADS in environment:
         return None
     if all(is_local(slot.host) for slot in slots):

@@ -44,7 +44,8 @@ class WithoutLauncher:
 
     Args:
       how: the folder, the agent's name there, the secret, the seconds that ranks wait for another
-        launcher, and those for which they go on without one at all, if these are limited.
+        launcher, those for which they go on without one at all, if these are limited, and the
+        files that get the ranks' output (Output.files), if they are on this machine.
       take_over: has the agent go on with another launcher's stdin and stdout.
       end: ends the agent's ranks.
 
@@ -65,9 +66,11 @@ class WithoutLauncher:
         self._secret: str = how["secret"]
         self._wait: float = how["wait"]
         self._limit = NEVER if how["limit"] is None else float(how["limit"])
+        self._files: tuple[str, int] | None = how.get("files")
         self._selector = selector
         self._take_over = take_over
         self._end = end
+        self._was_told_to_end = False  # by `perseusrun --end`
         self._alone_since = 0.0
         self._alone_until = NEVER
         self._logs: dict[int, DriverLog] = {}
@@ -181,8 +184,15 @@ class WithoutLauncher:
         self._listener.close()
         if self.is_alone or self._is_elsewhere:
             has_finished = any(log.has_finished for log in self._logs.values())
+            report = {
+                **self.report(),
+                "last_lines": self._output.last_lines(protocol.STDERR),
+                "was_told_to_end": self._was_told_to_end,
+            }
+            if self._files and self.is_alone:
+                self._output.write_to_files(*self._files)
             job_folder.leave_job_folder(
-                self._folder, self._path, self._name, self.report(), has_finished=has_finished
+                self._folder, self._path, self._name, report, has_finished=has_finished
             )
         else:
             with contextlib.suppress(OSError):
@@ -245,6 +255,7 @@ class WithoutLauncher:
         if answer:
             return False
         if what == "end":
+            self._was_told_to_end = True
             self._end()  # and the connection ends with this process
         else:
             self._callers.remove(caller)

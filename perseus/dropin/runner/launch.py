@@ -91,7 +91,7 @@ def _run_elastic(args: Any) -> list[Any] | None:
     parser = make_parser()
     options = parser.parse_args(["--drop-in", *command_line(args), "--", *(args.command or [])])
     asked = elastic_options(options, always=True)
-    request = cli.make_request(parser, options)
+    request = cli.make_request(parser, options, is_elastic=True)
     launcher, _ = start_elastic(
         request,
         replace(

@@ -15,11 +15,18 @@ class Job:
         self.result = subprocess.CompletedProcess[str]([], 0)
 
     def run(
-        self, *arguments: str, hosts: str, steps: int = 60, timeout: float = 40, **more: str
+        self,
+        *arguments: str,
+        hosts: str,
+        prints: str = "",
+        steps: int = 60,
+        timeout: float = 40,
+        **more: str,
     ) -> subprocess.CompletedProcess[str]:
+        """Runs a job to its end; `prints` is what the script does before it prints the hosts."""
         (self.folder / "hosts").write_text(hosts.replace(",", "\n") + "\n")
         script = self.folder / "discover.sh"
-        script.write_text(f"#!/bin/sh\ncat {self.folder}/hosts\n")
+        script.write_text(f"#!/bin/sh\n{prints}\ncat {self.folder}/hosts\n")
         script.chmod(0o755)
         program = self.folder / "train.py"
         program.write_text(self.program)

@@ -16,6 +16,7 @@ from socket_path import short
 from perseus.elastic import drain_command, drain_socket
 from perseus.elastic.drain_command import DrainError, drain_host
 from perseus.elastic.drain_socket import DrainSocket
+from perseus.run import job_folder
 
 Start = Callable[..., DrainSocket]
 
@@ -81,6 +82,22 @@ def test_one_of_several_jobs_has_to_be_named(start: Start) -> None:
     assert drain_host("a", 8).startswith("job 8: ")
     with pytest.raises(DrainError, match="no elastic job 9"):
         drain_host("a", 9)
+
+
+def test_the_socket_is_beside_the_job_s_folder_and_ends_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "7.0123abcd.job"
+    path.mkdir()
+    (path / job_folder.LOCK).touch()
+    with selectors.DefaultSelector() as selector:
+        one = DrainSocket(selector, ["true"], drain, str(path))
+        assert one.open() == ""
+        assert one.path == str(tmp_path / "7.0123abcd.socket")
+        assert Path(one.path).is_socket()
+        folder = job_folder.open_job_folder(str(path))
+        job_folder.remove_job_folder(folder, str(path))
+        os.close(folder)
+        assert list(tmp_path.iterdir()) == []
+        one.close()
 
 
 def test_the_launcher_says_why_it_cannot(start: Start) -> None:

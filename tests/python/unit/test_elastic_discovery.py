@@ -58,13 +58,13 @@ def child_of(folder: Path) -> int:
 
 
 class TestScript:
-    def test_the_order_is_the_script_s_and_equal_lines_count_once(self, tmp_path: Path) -> None:
-        lines = ["localhost:2", "127.0.0.1:2", "", "# a comment", "  c:3  # fast", "localhost:2"]
+    def test_the_order_is_the_script_s(self, tmp_path: Path) -> None:
+        lines = ["localhost:2", "127.0.0.1:2", "", "# a comment", "  c:3  # fast"]
         source = ScriptSource(script(tmp_path, *(f"echo '{line}'" for line in lines)))
         assert source.find() == [Host("localhost", 2), Host("127.0.0.1", 2), Host("c", 3)]
 
     def test_a_host_without_slots_has_the_default(self) -> None:
-        source = ScriptSource(r"printf 'b\na:1\nb:4\n'", default_slots=4)
+        source = ScriptSource(r"printf 'b\na:1\n'", default_slots=4)
         assert source.find() == [Host("b", 4), Host("a", 1)]
 
     def test_ipv6_addresses_stand_in_brackets(self) -> None:
@@ -92,7 +92,8 @@ class TestScript:
             ("-oProxyCommand=x:1", "is not of the form host:slots"),
             ("-x:1", "'-x' is no name of a host; it must not begin with '-'"),
             (r"a\001:1", r"'a\\x01:1' is not of the form host:slots"),
-            (r"a:1\n\na:2", "line 3 of its output: 'a' has 2 slots here and 1 in a line before"),
+            (r"a:1\n\na:2", "line 3 of its output: 'a' is named a second time; an elastic job n"),
+            (r"a:1\na:1", "line 2 of its output: 'a' is named a second time; an elastic job needs"),
             (r"\377:1", "has printed what is not UTF-8"),
         ],
     )
@@ -156,12 +157,20 @@ class TestScript:
             find_first(ScriptSource(hanging_script(tmp_path)))
         assert not is_alive(child_of(tmp_path))
 
-    def test_what_it_leaves_in_the_background_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_what_it_leaves_in_the_background_is_killed(self, tmp_path: Path) -> None:
         lines = ["sleep 1000 &", f"echo $! > {tmp_path}/child", "echo a:1"]
-        try:
-            assert ScriptSource(script(tmp_path, *lines)).find() == [Host("a", 1)]
-        finally:
-            os.kill(child_of(tmp_path), 9)
+        assert ScriptSource(script(tmp_path, *lines)).find() == [Host("a", 1)]
+        wait_until(lambda: not is_alive(child_of(tmp_path)))
+
+    def test_so_is_what_one_leaves_that_fails(self, tmp_path: Path) -> None:
+        lines = ["sleep 1000 >/dev/null 2>&1 &", f"echo $! > {tmp_path}/child", "exit 3"]
+        with pytest.raises(DiscoveryError, match=r"ended with exit code 3$"):
+            ScriptSource(script(tmp_path, *lines)).find()
+        wait_until(lambda: not is_alive(child_of(tmp_path)))
+
+    def test_one_that_closes_its_output_is_waited_for(self) -> None:
+        with pytest.raises(DiscoveryError, match=r"ended with exit code 4$"):
+            ScriptSource("exec >&- 2>&-; sleep 0.2; exit 4").find()
 
     def test_output_without_end_is_an_error(self) -> None:
         with pytest.raises(DiscoveryError, match="has printed more than 1048576 bytes"):
@@ -217,7 +226,12 @@ class TestFile:
         assert sum(waits) == pytest.approx(1)
 
     @pytest.mark.parametrize(
-        ("text", "message"), [(None, "No such file"), ("a b", "line 1: 'a b'")]
+        ("text", "message"),
+        [
+            (None, "No such file"),
+            ("a b", "line 1: 'a b'"),
+            ("a:1\nb:1\na slots=1", "hosts names 'a' 2 times; an elastic job needs each host once"),
+        ],
     )
     def test_a_missing_or_malformed_file_is_an_error(
         self, text: str | None, message: str, tmp_path: Path
@@ -226,6 +240,10 @@ class TestFile:
             (tmp_path / "hosts").write_text(text)
         with pytest.raises(DiscoveryError, match=message):
             HostsFileSource(tmp_path / "hosts").find()
+
+    def test_an_empty_file_is_no_host(self, tmp_path: Path) -> None:
+        (tmp_path / "hosts").write_text("# none yet\n")
+        assert HostsFileSource(tmp_path / "hosts").find() == []
 
 
 ALLOCATION = {"SLURM_JOB_NODELIST": "n[1-3],g1", "SLURM_TASKS_PER_NODE": "2(x2),1,4"}
@@ -274,6 +292,11 @@ class TestSlurm:
         allocation = {**ALLOCATION, "SLURM_TASKS_PER_NODE": "2(x2)"}
         with pytest.raises(DiscoveryError, match=r"'2\(x2\)', for 2 nodes, .* 4 nodes"):
             SlurmSource(allocation).find()
+
+    def test_a_node_that_is_named_twice_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "/nowhere")
+        with pytest.raises(DiscoveryError, match="NODELIST, 'n1,n1', names 'n1' 2 times"):
+            SlurmSource({"SLURM_JOB_NODELIST": "n1,n1"}).find()
 
     def test_node_lists_are_expanded(self) -> None:
         assert expand_node_list("n[08-10,7],gpu3") == ["n08", "n09", "n10", "n7", "gpu3"]
@@ -344,6 +367,22 @@ class TestDiscovery:
         with running(Scripted([])) as (discovery, told):
             assert discovery.first(SOON) == []
             assert told.hosts == [[]]
+
+    def test_the_hosts_that_are_known_stay_if_none_is_named_any_more(self) -> None:
+        source = Scripted([], [], A, [], [], AB, [])
+        with running(source) as (_, told):
+            wait_until(lambda: source.asked > 8)
+        none = "no host is named any more; the hosts known so far stay in use"
+        assert told.hosts == [[], A, AB]
+        assert told.lines == [none, "hosts can be found out again", none]
+
+    def test_so_do_those_that_were_known_before(self) -> None:
+        source = Scripted([], A)
+        with running(source, known=AB) as (discovery, told):
+            wait_until(lambda: source.asked > 2)
+            assert discovery.first(0) == AB
+        assert told.hosts == [A]
+        assert told.lines[0] == "no host is named any more; the hosts known so far stay in use"
 
     def test_the_callback_has_had_the_first_list(self) -> None:
         with running(FixedSource(AB)) as (discovery, told):

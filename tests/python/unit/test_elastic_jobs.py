@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,23 @@ def job(tmp_path: Path) -> Job:
 
 def test_nothing_happens(job: Job) -> None:
     assert finished(job.run("-np", "2", hosts="localhost:2")) == [(0, 2, 1), (1, 2, 1)]
+
+
+def test_a_job_waits_for_its_first_hosts(job: Job) -> None:
+    prints = f"mkdir {job.folder}/asked && exit"  # nothing at first
+    result = job.run("-np", "2", hosts="localhost:2", prints=prints)
+    assert finished(result) == [(0, 2, 1), (1, 2, 1)]
+    assert "there are 0 slots, and the job needs 2; waiting for more, for up to" in result.stderr
+
+
+def test_answers_that_make_no_sense_change_nothing(job: Job) -> None:
+    events = {"3": "#none", "70": "localhost:1,localhost:1", "140": "localhost:2,127.0.0.1:1"}
+    result = job.run("-np", "2", hosts="localhost:2", EVENTS=json.dumps(events), steps=250)
+    assert finished(result) == [(0, 3, 2), (1, 3, 2), (2, 3, 2)]
+    kept = "; the hosts known so far stay in use"
+    assert result.stderr.count(f"no host is named any more{kept}") == 1
+    assert result.stderr.count(kept) == 2
+    assert result.stderr.count("hosts can be found out again") == 1
 
 
 def test_a_host_is_added(job: Job) -> None:
@@ -157,8 +175,11 @@ def test_a_job_that_has_never_had_its_slots_has_no_ranks_to_end(job: Job) -> Non
     assert result.stderr.endswith(too_few)
 
 
-def test_a_script_may_know_no_hosts_at_first() -> None:
-    flags = ["-np", "2", "--host-discovery-script", "true", "--elastic-timeout", "1"]
+@pytest.mark.parametrize("source", ["--host-discovery-script", "--watch-hostfile"])
+def test_a_source_may_know_no_hosts_at_first(source: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts").touch()
+    where = "true" if source.endswith("script") else str(tmp_path / "hosts")
+    flags = ["-np", "2", source, where, "--elastic-timeout", "1"]
     command = [sys.executable, "-m", "perseus.run", *flags, "true"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (

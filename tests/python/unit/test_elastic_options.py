@@ -24,6 +24,7 @@ from perseus.elastic.options import (
 from perseus.elastic.slurm import SlurmSource
 from perseus.elastic.sources import FixedSource, HostsFileSource, ScriptSource
 from perseus.run.api import run
+from perseus.run.cli import main, named_hosts
 from perseus.run.hosts import Host
 from perseus.run.options import make_parser
 
@@ -34,11 +35,12 @@ def asked(arguments: str, **environment: str) -> ElasticOptions | None:
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ./discover, which is executable, ./text, which is not, and ./hosts.
+    """A folder with ./discover, which is executable, ./text, which is not, ./hosts and ./sub/.
 
     Nobody can run ./lost.
     """
     monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
     for name, mode in (("discover", 0o755), ("text", 0o644), ("hosts", 0o644)):
         Path(name).write_text("#!/bin/sh\necho a:1\n" if name != "hosts" else "a:1\n")
         Path(name).chmod(mode)
@@ -161,6 +163,7 @@ def test_a_malformed_variable_is_refused(value: str) -> None:
         ("-np 1 --host-discovery-script .", "is '.'; it must be a program, and not a folder"),
         ("-np 1 --host-discovery-script no-such", "is 'no-such'; there is no program no-such"),
         ("-np 1 --host-discovery-script=", "is ''; it must be a program"),
+        ("-np 1 --watch-hostfile sub", "is 'sub'; it must be a file, and is a folder"),
         ("-np 1 --host-discovery-script '", "it must be a program, or a command of the shell: "),
         ("-np 1 --watch-hostfile none", "--watch-hostfile is 'none'; there is no such file"),
         (
@@ -242,6 +245,11 @@ def test_errors_may_speak_of_arguments(options: ElasticOptions, message: str) ->
     assert str(error.value).startswith(message)
 
 
+def test_a_folder_is_named_in_a_command_too(in_folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"--host-discovery-script is './sub -v'; ./sub is a fold"):
+        check(ElasticOptions(least=1, script="./sub -v"), size=1)
+
+
 def test_both_vocabularies_have_the_same_words() -> None:
     assert ARGUMENTS.keys() == FLAGS.keys()
     assert set(FLAGS.values()) <= make_parser()._option_string_actions.keys()
@@ -311,3 +319,18 @@ def test_arguments_of_run_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         run(print, **arguments)
+
+
+@pytest.mark.parametrize("flag", ["-H a:1,a:1", "--hostfile twice"])
+def test_an_elastic_job_refuses_a_host_that_is_named_twice(
+    flag: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("twice").write_text("a:1\na:1\n")
+    assert main(["-np", "2", "--max-np", "2", *flag.split(), "true"]) == 2
+    assert "names 'a' 2 times; an elastic job needs each host once" in capsys.readouterr().err
+    assert named_hosts(make_parser().parse_args(flag.split()), is_elastic=False) == [Host("a", 2)]
+
+
+def test_so_does_run(in_folder: Path) -> None:
+    with pytest.raises(ValueError, match="names 'a' 2 times; an elastic job needs each host once"):
+        run(print, num_proc=2, max_num_proc=2, hosts="a:1,a:1")

@@ -235,7 +235,7 @@ def test_a_job_is_taken_over_twice_and_drained(job: Job) -> None:
 def test_ranks_end_with_a_launcher_that_is_killed_if_asked(job: Job) -> None:
     job.start("--if-killed", "end")
     job.kill_launcher()
-    job.wait_for(lambda: not any(map(processes.began, job.processes())))
+    job.wait_for(job.is_gone)
     done = job.command("--resume", str(job.number))
     assert (done.returncode, done.stdout) == (1, "")
     assert f"no elastic job {job.number} of this user goes on here" in done.stderr
@@ -260,15 +260,27 @@ def test_ranks_that_finish_by_themselves_leave_nothing(job: Job) -> None:
 
 
 def test_ranks_that_wait_in_vain_end_with_a_reason(job: Job) -> None:
-    job.start("--elastic-timeout", "3", ranks=3)
+    output = job.folder / "output"
+    job.start("--elastic-timeout", "3", "--output-filename", str(output), ranks=3)
     job.kill_launcher()
     os.kill(job.pid(1), signal.SIGKILL)
-    job.wait_for(job.is_gone, 20)
+    end = job.folder / "run" / "perseus"
+    job.wait_for(lambda: [path.suffix for path in end.iterdir()] == [".ended"], 20)
     why = (
         "perseusrun was killed, and within 3 s nobody has taken the job over (perseusrun --resume)"
     )
     said = sorted(path.read_text() for path in job.folder.glob("why.*"))
     assert said == [f"{why}: {why}"] * 2
+    for rank in (0, 2):
+        assert (output / f"rank.{rank}" / "stderr").read_text().endswith(f"{why}\n")
+        assert (output / f"rank.{rank}" / "stdout").read_text().count("world") == 1
+    done = job.command("--resume", str(job.number))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"perseusrun: job {job.number} has ended without its perseusrun: ranks 0 and 2 exited with "
+        f"code 1: {why}; rank 1 was killed by SIGKILL (Killed)\n"
+    )
+    assert job.command("--resume").stdout.startswith("no elastic job of this user")
 
 
 def test_a_job_is_ended(job: Job) -> None:
@@ -369,6 +381,9 @@ def test_an_agent_believes_nobody_who_does_not_know_the_secret(job: Job) -> None
         (["--resume", "4", "train.py"], "--resume JOB is for a job that runs already"),
         (["--end", "4", "train.py"], "--end JOB is for a job that runs already"),
         (["--resume", "4", "--end", "4"], "--resume takes a job over, and --end ends it"),
+        (["--drain", "a", "--resume", "4"], "and --resume takes a job over; give one"),
+        (["--drain", "a", "--resume"], "and --resume takes a job over; give one"),
+        (["--drain", "a", "--end", "4"], "and --end ends a job; give one"),
         (["--resume", "train.py"], "'train.py' is not a whole number"),
     ],
 )

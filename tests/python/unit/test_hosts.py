@@ -19,6 +19,16 @@ def test_a_host_named_twice_has_the_slots_of_both() -> None:
     assert parse_hosts("a:2,b:1,a:1") == [Host("a", 3), Host("b", 1)]
 
 
+def test_a_host_is_named_once_where_each_must_be(tmp_path: Path) -> None:
+    assert parse_hosts("a:2,b:1", distinct=True) == [Host("a", 2), Host("b", 1)]
+    with pytest.raises(ValueError, match="'a:2,b:1,a:1' names 'a' 2 times; an elastic job needs"):
+        parse_hosts("a:2,b:1,a:1", distinct=True)
+    (tmp_path / "hosts").write_text("a slots=1\na slots=1\n")
+    assert read_hostfile(tmp_path / "hosts") == [Host("a", 2)]
+    with pytest.raises(ValueError, match="hosts names 'a' 2 times; an elastic job needs each host"):
+        read_hostfile(tmp_path / "hosts", distinct=True)
+
+
 @pytest.mark.parametrize("text", ["a:b", "a:2:3", "a b", "a:0", "", ",", ":4", "a:-1"])
 def test_malformed_hosts_are_refused(text: str) -> None:
     with pytest.raises(ValueError):

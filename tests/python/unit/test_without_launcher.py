@@ -155,6 +155,25 @@ def test_of_much_output_the_last_whole_lines_are_kept() -> None:
     assert all(len(line) == 7 for line in data.splitlines())
 
 
+def test_the_last_line_of_each_rank_is_found() -> None:
+    kept = KeptOutput()
+    for rank, text in ((0, b"one\ntwo\n\n"), (1, b"\n"), (2, b"x" * 1000)):
+        kept.add(rank, protocol.STDERR, text)
+    kept.add(3, protocol.STDOUT, b"three\n")
+    assert kept.last_lines(protocol.STDERR) == {0: "two", 2: "x" * 400}
+
+
+def test_what_is_kept_is_added_to_the_files_of_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / "rank.05").mkdir()
+    (tmp_path / "rank.05" / "stdout").write_text("before\n")
+    kept = KeptOutput()
+    kept.add(5, protocol.STDOUT, b"after\n")
+    kept.add(12, protocol.STDERR, b"why\n")
+    kept.write_to_files(str(tmp_path), 2)
+    assert (tmp_path / "rank.05" / "stdout").read_text() == "before\nafter\n"
+    assert (tmp_path / "rank.12" / "stderr").read_text() == "why\n"
+
+
 def test_a_line_without_end_is_cut() -> None:
     kept = KeptOutput()
     for _ in range(5):

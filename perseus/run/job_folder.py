@@ -241,7 +241,8 @@ def remove_ended_job(folder: int, path: str) -> None:
         reports = [report for name in names if (report := read_json(folder, name))]
         is_asked = any(report.get("was_told_to_end") for report in reports)
         ranks = [rank for report in reports for rank in report.get("ranks", ())]
-        if not is_asked and any(rank["status"] for rank in ranks):
+        is_agents_alone = not path.endswith(FOLDER)  # on another machine, where nobody asks
+        if not is_asked and not is_agents_alone and any(rank["status"] for rank in ranks):
             place, name = os.path.split(path.removesuffix(FOLDER) + ENDED)
             parent = open_job_folder(place)
             try:

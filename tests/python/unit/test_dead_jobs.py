@@ -112,11 +112,14 @@ def test_how_a_job_ended_alone_is_told_for_a_week(place: Path, folder: int) -> N
     assert [path.name for path in place.iterdir()] == ["8.aa.ended"]
 
 
-def test_of_a_job_that_ended_well_alone_nothing_is_left(place: Path) -> None:
-    path = place / "7.aa.job"
+@pytest.mark.parametrize(("name", "status"), [("7.aa.job", 0), ("7.aa.agents", 1)])
+def test_nothing_is_left_of_a_job_that_ended_well_alone_or_on_another_machine(
+    place: Path, name: str, status: int
+) -> None:
+    path = place / name
     job = make_job(place, path.name)
     job_folder.listen(job, "a.socket").close()
-    report = {"ranks": [{"number": 0, "status": 0}], "last_lines": {"0": "a warning"}}
+    report = {"ranks": [{"number": 0, "status": status}], "last_lines": {"0": "a warning"}}
     job_folder.leave_job_folder(job, str(path), "a", report, has_finished=True)
     os.close(job)
     assert list(place.iterdir()) == []

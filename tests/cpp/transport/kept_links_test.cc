@@ -281,6 +281,12 @@ RankBody break_in_mid_transfer(std::vector<float>& large, std::latch& all_under_
     std::vector<float> mine(kBytes / sizeof(float), 1.0f);
     Transfer send, receive, never;
     Link& link = rank.mesh.link(peer);
+    // A link whose connections are not all there yet is not cut.
+    rank.send_text(peer, "connect");
+    while (!rank.mesh.is_connected(peer)) {
+      NextTurn next{rank.loop};
+      co_await next;
+    }
     link.send(send, Tag{1, 0, 0}, mine.data(), kBytes, 0);
     link.receive(receive, Tag{1, 0, 0}, large.data() + rank.rank * kBytes / sizeof(float), kBytes);
     link.receive(never, Tag{2, 0, 0}, large.data(), 4);

@@ -59,7 +59,8 @@ def between_hosts(args: argparse.Namespace) -> None:
         sys.exit(f"no hosts: {reason}")
     # Contenders are stopped during others' turns, and time jumps when they continue.
     os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
-    messages = report.Report("messages", file=args.json)
+    # Two rates beside one limit need no picture.
+    messages = report.Report("messages", file=args.json, also={"has_picture": False})
     for flow in dict.fromkeys((args.flow, None)):
         with open_lab(2, args.link, flow) as lab:
             link = lab.capacity(0.5 if args.quick else 5)

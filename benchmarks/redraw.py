@@ -28,9 +28,10 @@ def draw(content: dict[str, Any], file: Path) -> None:
 
 
 def has_picture(content: dict[str, Any]) -> bool:
-    """Returns whether the program draws: gpu_check, for example, is none of benchmarks/."""
+    """Returns whether the program draws it: gpu_check, for example, is none of benchmarks/."""
     program = Path(__file__).with_name(f"{content['program']}.py")
-    return program.exists() and "\ndef draw(" in program.read_text()
+    draws = program.exists() and "\ndef draw(" in program.read_text()
+    return draws and content.get("has_picture", True)
 
 
 def draw_all(names: list[str], results: Path, folder: Path) -> None:

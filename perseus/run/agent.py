@@ -73,6 +73,7 @@ class Agent:
         self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
         self._holds = False  # whether to leave the ranks' output in their pipes
         self._outlives: WithoutLauncher | None = None  # if this agent may outlive its launcher
+        self._has_lost_launcher = False  # which has closed our stdin, or was killed
 
     def run(self) -> None:
         processes.adopt_orphans()
@@ -110,7 +111,7 @@ class Agent:
         guardian.end_descendants()
         if self._outlives:
             self._outlives.close()
-        elif path := self._job.get("launcher_socket"):
+        elif self._has_lost_launcher and (path := self._job.get("launcher_socket")):
             job_folder.remove_socket_of_dead(path)
 
     def _has_work(self) -> bool:
@@ -259,6 +260,7 @@ class Agent:
         else:
             if command == END:
                 self._selector.unregister(sys.stdin.fileno())
+                self._has_lost_launcher = True
                 if self._outlives and not self._grace.has_begun:
                     return self._launcher_died(self._outlives)
             self._terminate()

@@ -36,6 +36,7 @@ _MOST_CALLERS = 8
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_LOCK = 1.0
+_SECONDS_TO_CLOSE = 1.0
 
 
 def path_of(folder: str) -> str:
@@ -196,8 +197,11 @@ def may_be_taken_over(folder: int) -> bool:
     return bool(living_agents(folder) or (read_json(folder, STATE) or {}).get("has_others"))
 
 
-def remove_dead_socket(folder: int, name: str) -> None:
-    """Removes a socket in an open folder at which nobody listens any more. Never waits."""
+def remove_dead_socket(folder: int, name: str) -> bool:
+    """Removes a socket in an open folder at which nobody listens any more. Never waits.
+
+    Returns whether somebody does.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
         caller.setblocking(False)
         try:
@@ -205,17 +209,30 @@ def remove_dead_socket(folder: int, name: str) -> None:
         except ConnectionRefusedError:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=folder)
-        except OSError:  # it is gone, or listens, and is busy
+        except BlockingIOError:  # it listens, and is busy
+            return True
+        except OSError:  # it is gone
             pass
+        else:
+            return True
+    return False
 
 
 def remove_socket_of_dead(path: str) -> None:
-    """Removes the socket of a launcher that has been killed."""
+    """Removes the socket of a launcher that has been killed.
+
+    A process that ends closes what it has open one by one, so its socket may still listen for a
+    moment after its agents have noticed. Waits for up to a second.
+    """
     place, name = os.path.split(path)
     with contextlib.suppress(OSError):
         folder = open_job_folder(place)
-        remove_dead_socket(folder, name)
-        os.close(folder)
+        try:
+            end = time.monotonic() + _SECONDS_TO_CLOSE
+            while remove_dead_socket(folder, name) and time.monotonic() < end:
+                time.sleep(0.01)
+        finally:
+            os.close(folder)
 
 
 def remove_job_folder(folder: int, path: str) -> None:

@@ -89,7 +89,8 @@ def measured_together() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for file in sorted(RESULTS.glob("*.json")):
         content = json.loads(file.read_text())
-        if content["program"] in ("tuning", "gpu_check"):  # these compare no contenders
+        # These compare no contenders, or are not drawn so.
+        if content["program"] in ("tuning", "gpu_check", "pipeline"):
             continue
         for section in ("rows", "at_once"):
             for row in content.get(section, ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,15 @@ def test_an_agent_removes_the_socket_of_a_launcher_that_is_dead(place: Path, fol
     job_folder.remove_socket_of_dead(str(path))
     assert not path.exists()
     job_folder.remove_socket_of_dead(str(path))  # there is none any more
+
+
+def test_an_agent_waits_for_a_launcher_that_is_ending(place: Path, folder: int) -> None:
+    path = place / "1.aa.socket"
+    closing = threading.Timer(0.2, job_folder.listen(folder, path.name).close)
+    closing.start()
+    job_folder.remove_socket_of_dead(str(path))
+    closing.join()
+    assert not path.exists()
 
 
 def test_a_full_folder_is_left_as_it_was_and_the_user_is_told(

@@ -251,6 +251,7 @@ UNPICKLING = {
     "perseus/common/objects.py",  # each object has a proof
     "perseus/dropin/runner/common/util/wire.py",  # each message has a proof
     "perseus/dropin/runner/common/util/codec.py",  # what the caller gives
+    "perseus/pipeline/checkpoint.py",  # tensors alone, from files that the caller names
     "perseus/run/raised.py",  # from a rank, by way of its agent
     "perseus/run/received.py",
     "perseus/run/task.py",  # from the agent

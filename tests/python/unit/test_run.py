@@ -178,7 +178,10 @@ def test_a_deprecated_name_is_the_new_one(
         ({"min_num_proc": 3, "num_proc": 2}, "min_num_proc is 3; it must be at most num_proc"),
         ({"max_num_proc": 1, "num_proc": 2}, "num_proc is 2; it must be at most max_num_proc"),
         ({"host_discovery_script": "/no/script"}, "host_discovery_script is '/no/script'"),
-        ({"max_num_proc": 2, "use_mpi": True}, "use_mpi: mpirun adds no ranks"),
+        (
+            {"max_num_proc": 2, "use_mpi": True},
+            "use_mpi: mpirun ends a job when one of its ranks fails",
+        ),
         *[
             ({name: value}, f"{name} is .*; it must be left out unless host_discovery_script")
             for name, value in {"slots": 2, "reset_limit": 3, "cooldown_range": (10, 100)}.items()

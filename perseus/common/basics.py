@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -69,8 +68,7 @@ class Basics:
                     stacklevel=3,
                 )
             return
-        if dynamic:
-            os.environ["PERSEUS_DYNAMIC_PROCESS_SETS"] = "1"
+        sets.choose_dynamic(dynamic, is_fixed=bool(process_sets) and not dynamic)
         if ranks is not None or fixed or not plan_to_join():
             perseus_core.init(ranks)
         sets.forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -334,6 +335,20 @@ def _register(process_set: ProcessSet, may_be_alias: bool = False) -> None:
     number = perseus_core.add_process_set(process_set.ranks or [])
     process_set.process_set_id = number
     _registered[number] = process_set
+
+
+_dynamic_by_init = False
+
+
+def choose_dynamic(dynamic: bool, is_fixed: bool) -> None:
+    """Notes what init is given: "dynamic", which lasts for later worlds too, or fixed sets."""
+    global _dynamic_by_init
+    if dynamic and os.environ.get(_DYNAMIC) != "1":
+        os.environ[_DYNAMIC] = "1"
+        _dynamic_by_init = True
+    elif is_fixed and _dynamic_by_init:
+        os.environ.pop(_DYNAMIC, None)
+        _dynamic_by_init = False
 
 
 def are_dynamic() -> bool:

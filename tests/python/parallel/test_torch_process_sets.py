@@ -51,6 +51,22 @@ def test_sets_given_to_init(fresh):
     hvd.init()
 
 
+def test_fixed_sets_follow_dynamic_ones(fresh):
+    hvd.init(process_sets="dynamic")
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    hvd.shutdown()
+    hvd.init()  # as in a later world of an elastic job
+    if hvd.size() > 1:
+        hvd.remove_process_set(hvd.add_process_set([0]))
+    hvd.shutdown()
+    if int_size() == 1:
+        return
+    hvd.init(process_sets=[hvd.ProcessSet([0])])
+    with pytest.raises(ValueError, match="dynamic"):
+        hvd.add_process_set([hvd.size() - 1])
+
+
 def test_the_number_of_another_set_is_refused(fresh):
     """Horovod's own tests do that. A copy of a registered set is as good as the set."""
     first = hvd.ProcessSet([0])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perseus_core import AbortedError
 
-__all__ = ["StageError", "lost", "one_line"]
+__all__ = ["StageError", "lost", "lost_rank", "one_line"]
 
 
 class StageError(RuntimeError):
@@ -31,18 +31,27 @@ class StageError(RuntimeError):
         return type(self), (str(self), self.stage, self.rank)
 
 
+def lost_rank(error: AbortedError) -> int | None:
+    """Returns the rank that is gone; None if the error does not say.
+
+    The engine's text is all that tells: "recv from rank 1: lost rank 2".
+    """
+    ranks = re.findall(r"rank (\d+)", str(error))
+    return int(ranks[-1]) if ranks else None
+
+
 def lost(error: AbortedError, stages: Sequence[Sequence[int]]) -> AbortedError:
     """Returns the error of a lost rank with the stages that it had.
 
     stages: those of each rank of the world.
     """
     text = str(error)
-    found = re.search(r"rank (\d+)", text)
-    if found is None or int(found[1]) >= len(stages) or "stage" in text:
+    rank = lost_rank(error)
+    if rank is None or rank >= len(stages) or "stage" in text:
         return error
-    held = stages[int(found[1])]
+    held = stages[rank]
     names = f"stage{'s' if len(held) > 1 else ''} {', '.join(map(str, held))}"
-    return AbortedError(f"{text} (rank {found[1]} has {names} of the pipeline)")
+    return AbortedError(f"{text} (rank {rank} has {names} of the pipeline)")
 
 
 def one_line(error: BaseException) -> str:

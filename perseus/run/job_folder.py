@@ -169,24 +169,11 @@ def call(
 
 def living_agents(folder: int) -> list[str]:
     """Returns the names of the sockets at which agents listen; removes those of dead ones."""
-    living = []
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith(SOCKET) or name.startswith("."):
-            continue
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
-            caller.settimeout(_SECONDS_TO_ANSWER)
-            try:
-                caller.connect(path_in(folder, name))
-            except ConnectionRefusedError:
-                with contextlib.suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
-                continue
-            except FileNotFoundError:
-                continue
-            except OSError:  # it listens, and is busy
-                pass
-        living.append(name)
-    return living
+    return [
+        name
+        for name in sorted(os.listdir(folder))
+        if name.endswith(SOCKET) and not name.startswith(".") and remove_dead_socket(folder, name)
+    ]
 
 
 def may_be_taken_over(folder: int) -> bool:
@@ -209,13 +196,12 @@ def remove_dead_socket(folder: int, name: str) -> bool:
         except ConnectionRefusedError:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=folder)
-        except BlockingIOError:  # it listens, and is busy
-            return True
-        except OSError:  # it is gone
+            return False
+        except FileNotFoundError:
+            return False
+        except OSError:  # it listens, and is busy
             pass
-        else:
-            return True
-    return False
+    return True
 
 
 def remove_socket_of_dead(path: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from perseus.common.exceptions import HorovodInternalError
-from perseus.pipeline.errors import StageError
+from perseus.pipeline.errors import StageError, lost_rank
 from perseus_core import AbortedError
 
 __all__ = ["Failure", "StageLostError"]
@@ -44,9 +43,9 @@ def lost(error: AbortedError, names: Sequence[str], owners: Sequence[int]) -> Fa
     Args:
       names, owners: the name and the rank of each stage.
     """
-    # The engine's text is all that tells which rank it is: "recv from rank 1: lost rank 2".
-    ranks = re.findall(r"rank (\d+)", str(error))
-    rank = int(ranks[-1]) if ranks else -1
+    rank = lost_rank(error)
+    if rank is None:
+        rank = -1
     if rank not in owners:
         return Failure(f"one of {', '.join(names)} is lost: {error}", 0, rank, is_lost=True)
     own = [number for number, owner in enumerate(owners) if owner == rank]

@@ -1,4 +1,4 @@
-"""What dbn.py trains: deep belief networks, greedily and as a pipeline, and their fine-tuning.
+"""The work of dbn.py: deep belief networks, greedily and as a pipeline, and their fine-tuning.
 
 Everything here runs in one process and one thread; the pipeline's result on ranks is the same, bit
 for bit.

@@ -1,6 +1,6 @@
 """Replays the schedule of layer-wise training from measured times, for any number of ranks.
 
-What is replayed is the rule by which perseus.pipeline.layerwise works, with no time but that of the
+The replay follows the rule by which perseus.pipeline.layerwise works, with no time but that of the
 stages and the links: a rank takes a chunk when it has come and the chunk before is done, takes it
 through its stages, waits until the link has room, and sends the result.
 """

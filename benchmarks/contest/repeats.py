@@ -16,7 +16,7 @@ from contest.team import NoAnswerError, Team, WorkFailedError
 
 @dataclass
 class Outcome:
-    """What has come of one contender's runs.
+    """The results of one contender's runs.
 
     `microseconds` has those of the slowest rank for each run that ended well. A turn that hung, was
     wrong or failed counts once, and none of its runs is among them.

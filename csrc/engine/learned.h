@@ -1,5 +1,5 @@
-// What outlives an engine: its lessons about its job, and its links. They belong to the process,
-// and the next engine goes on with them: in the same job, in another world.
+// The part of an engine that outlives it: its lessons about its job, and its links. They belong to
+// the process, and the next engine goes on with them: in the same job, in another world.
 #pragma once
 
 #include "codec/residuals.h"

@@ -43,8 +43,8 @@ std::optional<Envelope> Envelope::read(ByteReader& reader) {
   return envelope;
 }
 
-// Whether the codec gives so many bytes is seen where the message meets its receive: this rank may
-// not have that codec.
+// The place where the message meets its receive checks that the codec gives so many bytes: this
+// rank may not have that codec.
 bool Envelope::may_be_encoded() const {
   return codec > kCodecNone && tensor.dtype == DataType::kFloat32 && tensor.elements() > 0 &&
          encoded_bytes > 0 && encoded_bytes <= INT64_MAX && (is_whole || in_runs) &&

@@ -1,4 +1,4 @@
-// What the sending and the receiving side of a messenger share: how they speak with other ranks,
+// The part that both sides of a messenger share: how they speak with other ranks,
 // how much a rank keeps for each other one, and how many messages are being moved. Engine thread.
 #pragma once
 

@@ -27,7 +27,7 @@ class StagedRun {
       : buffers_(buffers), gpus_(gpus), operation_(operation), form_(form) {}
   StagedRun(const StagedRun&) = delete;
 
-  // Of a send: brings the run's bytes to wire().
+  // For a send: brings the run's bytes to wire().
   MaybeTask load(uint32_t run);
   // Of a receive: has memory for the run's bytes at wire(), and brings them from there to the
   // tensor.

@@ -232,9 +232,16 @@ def test_one_call_of_a_training_function_ends_before_the_next(
 
 def test_a_process_that_joins_in_a_later_call_is_behind(ends: tuple[DriverLink, Driver]) -> None:
     link, driver = ends
-    driver.says(messages.call_message(2))
-    driver.says(messages.world_message(0, NextWorld(1, [0], 1, 0, 3), "here:1", {}))
+
+    def answers() -> None:
+        assert driver.is_told()["says"] == "ready"
+        driver.says(messages.call_message(2))
+        driver.says(messages.world_message(0, NextWorld(1, [0], 1, 0, 3), "here:1", {}))
+
+    driver_thread = threading.Thread(target=answers)
+    driver_thread.start()
     link.next_world()
+    driver_thread.join()
     for is_behind in (True, True, False):
         with link.calling():
             assert link.is_behind == is_behind

@@ -81,6 +81,22 @@ def submit_allreduce(
 ) -> int:
     """submit for one tensor. Give all of the last three arguments, or none."""
 
+def run_allreduce(
+    id: int,
+    keep: object,
+    input: int,
+    output: int,
+    shape: tuple[int, ...],
+    dtype: int,
+    reduce_op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    priority: int = 0,
+    codec: int = 0,
+    /,
+) -> int:
+    """0: it is complete."""
+
 def submit(
     id: int,
     keep: object,

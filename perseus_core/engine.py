@@ -37,7 +37,12 @@ Start an operation:
       submit for an allreduce of one tensor, with positional arguments only, which is faster. The
       last three are the parts of a `Place`; give all of them or none.
 
-      Both raise ValueError for a wrong argument and for a name that is in flight already, and
+  run_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale=1.0, postscale=1.0,
+                priority=0, codec=0) -> int
+      submit_allreduce for a caller that is about to wait: gives 0 if the operation is complete
+      already, as a small one may be whose ranks all call this at once. See perseus_run in C.
+
+      All raise ValueError for a wrong argument and for a name that is in flight already, and
       NotInitializedError before init. The other ranks have been told by then.
 
 Exchange messages with one other rank; see perseus_core.messages:
@@ -112,6 +117,7 @@ from perseus_core._engine import (
     register,
     release,
     result_address,
+    run_allreduce,
     send,
     submit,
     submit_allreduce,
@@ -138,6 +144,7 @@ __all__ = [
     "register",
     "release",
     "result_address",
+    "run_allreduce",
     "send",
     "submit",
     "submit_allreduce",

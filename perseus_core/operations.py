@@ -80,17 +80,9 @@ def allreduce(
       prescale, postscale: inputs are multiplied by the former first, results by the latter last.
       codec: from find_codec; 0 for the one in the settings.
     """
-    return allreduce_async(
-        array,
-        op,
-        name=name,
-        prescale=prescale,
-        postscale=postscale,
-        process_set=process_set,
-        out=out,
-        priority=priority,
-        codec=codec,
-    ).wait()
+    arguments = (name, prescale, postscale, process_set, out, priority, codec)
+    pair, handle = _start_allreduce(array, op, *arguments, callback=None, waits=True)
+    return pair.finish(0) if handle is None else handle.wait()
 
 
 def allreduce_async(
@@ -107,6 +99,27 @@ def allreduce_async(
     callback: Callback | None = None,
 ) -> Handle[Array]:
     """Starts an allreduce; the Handle gives its result. See allreduce."""
+    arguments = (name, prescale, postscale, process_set, out, priority, codec)
+    _, handle = _start_allreduce(array, op, *arguments, callback=callback, waits=False)
+    assert handle is not None
+    return handle
+
+
+def _start_allreduce(
+    array: ArrayLike,
+    op: ReduceOp,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: int,
+    out: ArrayLike,
+    priority: int,
+    codec: int,
+    *,
+    callback: Callback | None,
+    waits: bool,
+) -> tuple[_Pair | GpuPair, Handle[Array] | None]:
+    """Returns no Handle if the operation is complete, as it may be if the caller waits for it."""
     try:
         pair = _pair(array, out)
         work = (
@@ -123,20 +136,17 @@ def allreduce_async(
     except Exception as error:
         refusals.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, process_set, error)
         raise
-    handle.submitted(
-        submission.submit(
-            OperationKind.ALLREDUCE,
-            "allreduce",
-            name,
-            process_set,
-            pair,
-            _engine.submit_allreduce,
-            *work,
-            complete,
-            *pair.place,
-        )
+    if waits and not pair.place:
+        send, rest = _engine.run_allreduce, work
+    else:
+        send, rest = _engine.submit_allreduce, (*work, complete, *pair.place)
+    number = submission.submit(
+        OperationKind.ALLREDUCE, "allreduce", name, process_set, pair, send, *rest
     )
-    return handle
+    if number == 0:
+        return pair, None
+    handle.submitted(number)
+    return pair, handle
 
 
 def grouped_allreduce(

@@ -266,6 +266,23 @@ struct EventLoop::Impl {
         return handoff.give_back(LoopHandoff::Recall::kYesNoWorkFound, now);
       }
     }
+    leave(now);
+  }
+
+  // Runs it for one turn.
+  void visit() noexcept {
+    const NoCancellation no_cancellation;
+    const DefaultFloatEnvironment float_environment;
+    const FramePool::Use use(frames);
+    const Helping helping(this);
+    turn();
+    const Clock::time_point now = Clock::now();
+    if (handoff.is_recalled()) return handoff.give_back(LoopHandoff::Recall::kYes, now);
+    leave(now);
+  }
+
+  // Gives it back, for its own thread to go on with if there is something to do.
+  void leave(Clock::time_point now) {
     const bool at_rest =
         ready.empty() && !has_posted.load(std::memory_order_acquire) && policy->is_idle();
     if (at_rest) return handoff.give_back(LoopHandoff::Recall::kNo, now);
@@ -373,6 +390,11 @@ void EventLoop::help(const Event& awaited, Clock::time_point now, Clock::time_po
     if (now >= until || now - began >= loop.spin || !yields.is_worthwhile(now)) return;
     yields.yield(now);
   }
+}
+
+void EventLoop::visit() {
+  Impl& loop = *impl_;
+  if (loop.handoff.is_handed_off() && loop.may_hand_off() && loop.handoff.try_take()) loop.visit();
 }
 
 void EventLoop::wake_unless_helped(Clock::time_point now) {

@@ -90,6 +90,9 @@ class EventLoop {
   // when nothing has come for as long as the loop polls, or when the loop's own thread is needed.
   // Any thread but the loop thread.
   void help(const Event& awaited, Clock::time_point now, Clock::time_point until);
+  // For a thread that does without the loop what it otherwise waits for: runs one turn of a loop
+  // that has been handed off, which else goes back to its own thread. Threads as for help.
+  void visit();
   // Returns whether the loop's own thread has handed it off. Any thread.
   bool is_handed_off() const;
 

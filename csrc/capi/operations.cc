@@ -8,6 +8,7 @@
 
 #include "capi/c_status.h"
 #include "capi/process.h"
+#include "capi/run.h"
 #include "capi/submit.h"
 #include "capi/waiting.h"
 
@@ -36,6 +37,16 @@ perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
   return operation;
 }
 
+// A program that was compiled before the last fields existed gets the CPU.
+perseus::Result<perseus_submission_t> whole(const perseus_submission_t* submission) {
+  if (submission == nullptr || submission->struct_size < kFirstSubmissionSize) {
+    return Status::invalid_argument("the submission is missing, or its struct_size is not set");
+  }
+  perseus_submission_t known{};
+  std::memcpy(&known, submission, std::min(submission->struct_size, sizeof known));
+  return known;
+}
+
 }  // namespace
 
 extern "C" {
@@ -61,14 +72,23 @@ perseus_status_t perseus_register(perseus_process_set_t set, perseus_operation_t
 }
 
 perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_handle_t* handle) {
-  if (submission == nullptr || submission->struct_size < kFirstSubmissionSize) {
-    return to_c(
-        Status::invalid_argument("the submission is missing, or its struct_size is not set"));
+  const auto known = whole(submission);
+  if (!known.is_ok()) return to_c(known.status());
+  return to_c(perseus::submit(Process::instance().engine(), known.value(), handle));
+}
+
+perseus_status_t perseus_run(const perseus_submission_t* submission, int64_t time_out_ms,
+                             perseus_handle_t* handle) {
+  const auto known = whole(submission);
+  if (!known.is_ok()) return to_c(known.status());
+  perseus_handle_t unwanted = 0;
+  perseus_handle_t& place = handle == nullptr ? unwanted : *handle;
+  if (handle == nullptr && perseus::is_bound(time_out_ms)) {
+    return to_c(Status::invalid_argument(
+        "the place for the handle is missing; with a time-out the operation may still be under "
+        "way when perseus_run returns"));
   }
-  // A program that was compiled before the last fields existed gets the CPU.
-  perseus_submission_t known{};
-  std::memcpy(&known, submission, std::min(submission->struct_size, sizeof known));
-  return to_c(perseus::submit(Process::instance().engine(), known, handle));
+  return to_c(perseus::run(Process::instance().engine(), known.value(), time_out_ms, place));
 }
 
 perseus_status_t perseus_refuse(int32_t id, const char* reason) {

@@ -42,10 +42,16 @@ Status in_flight(const Names::Entry& name) {
 }
 
 // Tells the other ranks of a call that has failed here, so that they do not wait for it.
-Status refuse(const ResolvedName& resolved, int32_t id, const std::string& reason) {
-  if (Process::instance().names.is_in_flight(id)) return in_flight(*resolved.name);
+void tell_of_refusal(const ResolvedName& resolved, const std::string& reason) {
   resolved.engine.refuse(resolved.name->process_set, resolved.name->key,
                          reason.substr(0, kMaxReason));
+}
+
+Status refuse(const ResolvedName& resolved, int32_t id, const std::string& reason) {
+  Names& names = Process::instance().names;
+  if (names.is_in_flight(id)) return in_flight(*resolved.name);
+  names.count_use(id);
+  tell_of_refusal(resolved, reason);
   return {};
 }
 
@@ -70,20 +76,32 @@ OperationCallback calling(perseus_callback_t callback, void* user) {
 }
 
 Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
-              perseus_handle_t* handle) {
+              perseus_handle_t* handle, NameUse use) {
   Process& process = Process::instance();
+  const auto give_back = [&] {
+    if (use == NameUse::kTaken) process.names.give_back(submission.id);
+  };
   const auto found = resolve(engine, submission.id);
-  if (!found.is_ok()) return found.status();
+  if (!found.is_ok()) {
+    give_back();
+    return found.status();
+  }
   const ResolvedName& resolved = found.value();
   auto made = make_operation(submission, resolved, handle != nullptr);
   if (!made.is_ok()) {
-    // If the name is in flight this tells nobody: there is no call that the others could wait for.
-    [[maybe_unused]] const Status told = refuse(resolved, submission.id, made.status().message());
+    if (use == NameUse::kTaken) {
+      give_back();
+      tell_of_refusal(resolved, made.status().message());
+    } else {
+      // If the name is in flight this tells nobody: there is no call that the others could wait
+      // for.
+      [[maybe_unused]] const Status told = refuse(resolved, submission.id, made.status().message());
+    }
     return made.status();
   }
   OperationPtr operation = std::move(made).value();
 
-  if (!process.names.take(submission.id)) return in_flight(*resolved.name);
+  if (use == NameUse::kTake && !process.names.take(submission.id)) return in_flight(*resolved.name);
   operation->holds_name.store(true, std::memory_order_relaxed);  // no other thread has it yet
   const perseus_handle_t added = process.handles.add(operation);
   if (submission.callback != nullptr) {

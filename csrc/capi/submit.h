@@ -13,10 +13,15 @@
 
 namespace perseus {
 
+enum class NameUse {
+  kTake,   // it is taken now
+  kTaken,  // the caller has taken it; it is given back if submission fails
+};
+
 // Writes the operation's handle. If anything is wrong with the submission, the error names the
 // operation, and the other ranks are told so that they do not wait for this one.
 Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
-              perseus_handle_t* handle);
+              perseus_handle_t* handle, NameUse use = NameUse::kTake);
 
 // Tells the other ranks that this one will not submit the operation of this registered name.
 Status refuse(const std::shared_ptr<Engine>& engine, int32_t id, const std::string& reason);

@@ -46,6 +46,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const WorldRequ
   // Another world follows in an elastic job.
   const bool keeps_links = std::getenv("PERSEUS_DRIVER_FD") != nullptr;
   if (!keeps_links) learned.links.clear();
+  names.reset_uses();
   std::unique_ptr<Engine> engine(
       new Engine(std::move(settings), keeps_links, names, learned, timeline, counters));
   if (const Status exhausted = engine->loop_.status(); !exhausted.is_ok()) {
@@ -145,6 +146,8 @@ void Engine::help(const Event& awaited, Clock::time_point now, Clock::time_point
 }
 
 Status Engine::submit(OperationPtr operation) { return parts_->queue.submit(std::move(operation)); }
+
+std::optional<Status> Engine::run(const QuickCall& call) { return parts_->quick_calls.run(call); }
 
 void Engine::refuse(int32_t set, std::string_view key, std::string reason) {
   parts_->queue.refuse(set, key, std::move(reason));

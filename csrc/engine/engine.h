@@ -31,6 +31,7 @@ struct Settings;
 struct WorldRequest;
 
 struct EngineParts;
+struct QuickCall;
 
 class Engine {
  public:
@@ -54,6 +55,10 @@ class Engine {
   // Tells the other ranks that this rank's call of an operation failed before it could be
   // submitted, and why. The name must not be in flight. This rank need not be in the set.
   void refuse(int32_t set, std::string_view key, std::string reason);
+
+  // Completes the operation at once if all ranks call this at the same time; see QuickCalls::run.
+  // Its name must have been taken, and stays so.
+  std::optional<Status> run(const QuickCall& call);
 
   // Call on a thread that is about to wait for an operation's event. The thread then does the
   // engine's work, if that is allowed, until the event is set or `until` has come. See

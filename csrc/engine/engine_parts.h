@@ -18,6 +18,7 @@
 #include "engine/operation_tracker.h"
 #include "engine/peers.h"
 #include "engine/process_sets.h"
+#include "engine/quick_calls.h"
 #include "engine/submission_queue.h"
 #include "engine/termination.h"
 #include "engine/thread_binding.h"
@@ -53,6 +54,7 @@ struct EngineParts {
   Watches watches;
   EngineHandoffPolicy handoff;
   InternalOperations internal_operations;
+  QuickCalls quick_calls;
 
  private:
   Wiring wire(EventLoop& loop, Mesh& mesh, const RunContext& context);

@@ -25,6 +25,8 @@ bool OperationTracker::complete_silently(const OperationPtr& operation, Status s
   if (status.code() == StatusCode::kAborted) blame_.operation_aborted();
   // Before anybody can learn that it is done, and read the number.
   if (status.is_ok()) announcements_.note_completed(operation->announced);
+  // The ranks that had joined have used fewer names.
+  if (status.is_ok() && operation->description.kind == OperationKind::kJoin) names_.reset_uses();
   trace_complete(timeline_, *operation);
   operation->status = status_for(*operation, std::move(status));
   operation->give_back_name(names_);

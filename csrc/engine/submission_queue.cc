@@ -57,6 +57,7 @@ void SubmissionQueue::refuse(int32_t set, std::string_view key, std::string reas
 void SubmissionQueue::close(const Status& why) {
   std::lock_guard lock(mutex_);
   if (closed_.is_ok()) closed_ = why;
+  is_closed_.store(true, std::memory_order_release);
 }
 
 bool SubmissionQueue::may_hand_off_loop() const {

@@ -45,6 +45,8 @@ class SubmissionQueue final : public Poller {
   // Refuses everything from now on, with this reason. Only the first call has an effect.
   void close(const Status& why);
   bool has_news() const { return has_submissions_.load(std::memory_order_acquire); }
+  // Lives as long as the queue.
+  const std::atomic<bool>& is_closed() const { return is_closed_; }
   // Returns whether a thread that waits may run the loop now.
   bool may_hand_off_loop() const;
 
@@ -65,7 +67,7 @@ class SubmissionQueue final : public Poller {
   const char* first_submitter_ = nullptr;  // the thread that submitted it
   std::vector<RefusedCall> refused_;
   Status closed_;  // ok while submissions are accepted
-  std::atomic<bool> has_submissions_{false};
+  std::atomic<bool> has_submissions_{false}, is_closed_{false};
 
   std::vector<OperationPtr> accepted_;  // the queue's other half; engine thread
 };

@@ -11,7 +11,7 @@
 namespace perseus::python {
 
 // Calls submit(&submission, &handle) and returns the handle; raises if the submission is refused.
-// `keep` lives until the handle is released. `callback` is a Python callable, a LateCallback or
+// `keep` lives until the handle is released. The handle is 0 if the operation is complete already. `callback` is a Python callable, a LateCallback or
 // None.
 template <typename Submission>
 perseus_handle_t hand_over(perseus_status_t (*submit)(const Submission*, perseus_handle_t*),
@@ -34,7 +34,7 @@ perseus_handle_t hand_over(perseus_status_t (*submit)(const Submission*, perseus
     callback.dec_ref();
   }
   check(status);
-  KeptObjects::instance().keep(handle, keep);
+  if (handle != 0) KeptObjects::instance().keep(handle, keep);
   return handle;
 }
 

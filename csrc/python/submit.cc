@@ -122,10 +122,9 @@ PyObject* submit(const Arguments& arguments) {
       hand_over(perseus_submit, call.submission, arguments.object(1), call.callback));
 }
 
-// submit_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale = 1.0, postscale
-// = 1.0, priority = 0, codec = 0, callback = None[, device, device_index, stream]) -> handle. For
-// gradients: takes one tensor, in the CPU's memory unless a device is given.
-PyObject* submit_allreduce(const Arguments& arguments) {
+using Submit = perseus_status_t(const perseus_submission_t*, perseus_handle_t*);
+
+PyObject* hand_over_allreduce(const Arguments& arguments, Submit* submit) {
   arguments.expect(7, 15);
   int64_t extents[kMaxRank];
   perseus_tensor_t tensor{};
@@ -150,8 +149,27 @@ PyObject* submit_allreduce(const Arguments& arguments) {
     submission.device_index = arguments.int32(13);
     submission.stream = arguments.address(14);
   }
-  return PyLong_FromLongLong(hand_over(perseus_submit, submission, arguments.object(1),
+  return PyLong_FromLongLong(hand_over(submit, submission, arguments.object(1),
                                        arguments.has(11) ? arguments.object(11) : Py_None));
+}
+
+// submit_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale = 1.0, postscale
+// = 1.0, priority = 0, codec = 0, callback = None[, device, device_index, stream]) -> handle. For
+// gradients: takes one tensor, in the CPU's memory unless a device is given.
+PyObject* submit_allreduce(const Arguments& arguments) {
+  return hand_over_allreduce(arguments, perseus_submit);
+}
+
+perseus_status_t run_briefly(const perseus_submission_t* submission, perseus_handle_t* handle) {
+  const perseus_status_t status = perseus_run(submission, 0, handle);
+  return status == PERSEUS_IN_PROGRESS ? PERSEUS_OK : status;
+}
+
+// run_allreduce(...) -> handle, or 0 if it is complete. For calls that wait: as submit_allreduce,
+// for memory of the CPU's without a callback.
+PyObject* run_allreduce(const Arguments& arguments) {
+  arguments.expect(7, 11);
+  return hand_over_allreduce(arguments, run_briefly);
 }
 
 // array_address(array) -> the address of a numpy.ndarray's elements. NumPy's own attributes would
@@ -173,6 +191,7 @@ void bind_submit(py::module_& module) {
       method<register_name>("register"),
       keyword_method<submit>("submit"),
       method<submit_allreduce>("submit_allreduce"),
+      method<run_allreduce>("run_allreduce"),
       method<array_address>("array_address"),
       {nullptr, nullptr, 0, nullptr},
   };

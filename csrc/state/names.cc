@@ -3,6 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "base/text_hash.h"
+
 namespace perseus {
 
 int32_t Names::id_of(int32_t process_set, OperationKind kind, std::string_view name) {
@@ -15,7 +17,8 @@ int32_t Names::id_of(int32_t process_set, OperationKind kind, std::string_view n
   const int32_t id = slot_count_.load(std::memory_order_relaxed);
   const int block = block_of(static_cast<uint32_t>(id));
   if (blocks_[block] == nullptr) make_block(block);
-  slot(id).entry = {process_set, kind, kept.substr(set.size())};
+  const std::string_view key = kept.substr(set.size());
+  slot(id).entry = {process_set, kind, key, text_hash(key)};
   ids_.emplace(kept, id);
   slot_count_.store(id + 1, std::memory_order_release);
   return id;
@@ -35,7 +38,18 @@ Result<const Names::Entry*> Names::find(int32_t id) const {
 }
 
 bool Names::take(int32_t id) {
-  return !slot(id).in_flight.exchange(true, std::memory_order_acq_rel);
+  if (slot(id).in_flight.exchange(true, std::memory_order_acq_rel)) return false;
+  count_use(id);
+  return true;
+}
+
+uint32_t Names::uses(int32_t id) const { return slot(id).uses.load(std::memory_order_relaxed); }
+
+void Names::count_use(int32_t id) { slot(id).uses.fetch_add(1, std::memory_order_relaxed); }
+
+void Names::reset_uses() {
+  const int32_t count = slot_count_.load(std::memory_order_acquire);
+  for (int32_t id = 0; id < count; ++id) slot(id).uses.store(0, std::memory_order_relaxed);
 }
 
 void Names::give_back(int32_t id) { slot(id).in_flight.store(false, std::memory_order_release); }

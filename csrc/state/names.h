@@ -26,6 +26,7 @@ class Names {
     int32_t process_set = 0;
     OperationKind kind = OperationKind::kAllreduce;
     std::string_view key;
+    uint64_t hash = 0;  // of the key; the same in every process
   };
 
   // Returns the id of this name. A new name gets the next id.
@@ -33,8 +34,14 @@ class Names {
   // The entry is valid for the life of the process. kInvalidArgument if there is no such id.
   Result<const Entry*> find(int32_t id) const;
 
-  // Marks the name as in flight. Returns false if it is already.
+  // Marks the name as in flight, which is a use of it. Returns false if it is already.
   bool take(int32_t id);
+  // How often the name has been used in this world; the same on all ranks, unless one has joined.
+  uint32_t uses(int32_t id) const;
+  // A call that was refused is a use of the name, too.
+  void count_use(int32_t id);
+  // All names are unused, as a world begins, or after ranks have joined: call on all ranks.
+  void reset_uses();
   void give_back(int32_t id);
   bool is_in_flight(int32_t id) const;
 
@@ -47,6 +54,7 @@ class Names {
   struct Slot {
     Entry entry;
     std::atomic<bool> in_flight{false};
+    std::atomic<uint32_t> uses{0};
   };
   static constexpr size_t kBlockBytes = 64 << 10;
   // Slots lie in blocks, each twice as large as the one before, so that they never move.

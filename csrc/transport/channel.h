@@ -14,6 +14,7 @@
 
 #include "base/event_loop.h"
 #include "base/status.h"
+#include "rollcall/board.h"
 #include "transport/link.h"
 
 namespace perseus {
@@ -164,6 +165,8 @@ class Channel {
   // After part(): belongs to this loop and port from now on, and begins with start().
   virtual void move_to(EventLoop& /*loop*/, FramePort& /*port*/) {}
 
+  // The peer's board, if it can be seen and the channel is open.
+  virtual SharedBoard peer_board() const { return {}; }
   // The way that frames take to this rank, for messages: "from ADDRESS to ADDRESS", or "".
   virtual std::string route() const { return ""; }
   // Returns how many bytes have arrived so far, if the channel goes over a network.

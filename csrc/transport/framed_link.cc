@@ -45,6 +45,10 @@ FramePort& FramedLink::port(int index) { return *ports_[index]; }
 
 bool FramedLink::has_channel(int index) const { return ports_[index]->channel != nullptr; }
 
+SharedBoard FramedLink::peer_board() const {
+  return has_channel(0) ? ports_[0]->channel->peer_board() : SharedBoard();
+}
+
 void FramedLink::attach(int index, std::unique_ptr<Channel> channel) {
   Port& port = *ports_[index];
   port.channel = std::move(channel);

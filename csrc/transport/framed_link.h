@@ -117,6 +117,9 @@ class FramedLink final : public Link, private PriorityListener, private ArrivalW
   // Returns whether data of the peer is awaited.
   bool awaits_data() const { return !is_over() && inbox_.awaits(); }
 
+  // See Channel::peer_board.
+  SharedBoard peer_board() const;
+
   // Asks the observer to connect the link. Only the first call does so.
   void request_connection();
   bool is_connection_requested() const { return connection_requested_; }

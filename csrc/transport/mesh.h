@@ -11,6 +11,7 @@
 
 #include "base/event_loop.h"
 #include "base/status.h"
+#include "rollcall/board.h"
 #include "transport/link.h"
 #include "transport/topology.h"
 
@@ -68,6 +69,10 @@ class Mesh {
   // Returns whether all ranks reach each other through shared memory alone, which nobody else can
   // write to. All ranks get the same answer.
   virtual bool shares_all_memory() const = 0;
+
+  // The boards of all ranks, by rank, if all share memory and are connected with this one. If they
+  // are not connected yet, asks for that, and returns none.
+  virtual std::vector<SharedBoard> boards() = 0;
 
   // The link to `peer`; it connects when it first has something to move. If connecting fails, its
   // transfers end in error and on_rank_lost is called.

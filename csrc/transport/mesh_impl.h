@@ -26,6 +26,7 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
   const WorldKey& world_key() const override { return *connector_.met().key; }
   const std::string& experience() const override { return connector_.met().experience; }
   bool shares_all_memory() const override { return shares_all_memory_; }
+  std::vector<SharedBoard> boards() override;
   Link& link(int peer) override { return framed_link(peer); }
   bool needs_one_thread() const override { return connector_.uses_fabric(); }
   bool is_connected(int peer) const override;

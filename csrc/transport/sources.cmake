@@ -4,4 +4,4 @@ set(SOURCES acceptor.cc address_card.cc arrival_watch.cc control_messages.cc dia
     mpi/mpi_fabric.cc
     shm/outbox.cc shm/ring.cc shm/shared_memory.cc shm/shm_channel.cc
     tcp/frame_guard.cc tcp/local_addresses.cc tcp/tcp_channel.cc)
-set(NEEDS base observe mpi bootstrap)
+set(NEEDS base observe mpi bootstrap rollcall)

@@ -15,21 +15,39 @@ static int waits;
 /* The handle of the last operation, which owns the result; 0: none. */
 static perseus_handle_t last;
 
+/* Writes the id of the one name for this size, as a training program has; it registers a name once.
+ * Each kind of operation has its own names. */
+static int find_name(perseus_operation_t operation, size_t elements, int32_t* id) {
+  static perseus_operation_t last_operation = -1;
+  static size_t last_elements;
+  static int32_t last_id;
+  if (operation != last_operation || elements != last_elements) {
+    char name[32];
+    snprintf(name, sizeof name, "elements%zu", elements);
+    if (perseus_register(PERSEUS_WORLD, operation, name, &last_id) != PERSEUS_OK) return 0;
+    last_operation = operation;
+    last_elements = elements;
+  }
+  *id = last_id;
+  return 1;
+}
+
+static perseus_submission_t submission_of(const perseus_tensor_t* tensor) {
+  return (perseus_submission_t){.struct_size = sizeof(perseus_submission_t),
+                                .tensor_count = 1,
+                                .tensors = tensor,
+                                .reduce_op = PERSEUS_SUM,
+                                .prescale = 1,
+                                .postscale = 1};
+}
+
 static int submit(perseus_operation_t operation, const perseus_tensor_t* tensor,
-                  const perseus_memory_t* offered) {
-  /* One name for each size, as a training program has. Each kind of operation has its own names. */
-  char name[32];
-  snprintf(name, sizeof name, "elements%lld", (long long)tensor->shape[0]);
-  perseus_submission_t submission = {.struct_size = sizeof submission,
-                                     .tensor_count = 1,
-                                     .tensors = tensor,
-                                     .reduce_op = PERSEUS_SUM,
-                                     .prescale = 1,
-                                     .postscale = 1,
-                                     .offered = offered};
+                  const perseus_memory_t* offered, size_t elements) {
+  perseus_submission_t submission = submission_of(tensor);
+  submission.offered = offered;
   if (last != 0) perseus_release(last);
   last = 0;
-  return perseus_register(PERSEUS_WORLD, operation, name, &submission.id) == PERSEUS_OK &&
+  return find_name(operation, elements, &submission.id) &&
          perseus_submit(&submission, &last) == PERSEUS_OK && perseus_wait(last, -1) == PERSEUS_OK;
 }
 
@@ -38,15 +56,24 @@ static const float* run_into(perseus_operation_t operation, float* input, float*
   const int64_t shape = (int64_t)elements;
   const perseus_tensor_t tensor = {input, output, &shape, 1, PERSEUS_FLOAT32};
   perseus_result_t result = {.struct_size = sizeof result};
-  if (!submit(operation, &tensor, offered) || perseus_result(last, 0, &result) != PERSEUS_OK) {
+  if (!submit(operation, &tensor, offered, elements) ||
+      perseus_result(last, 0, &result) != PERSEUS_OK) {
     return contender_failed(perseus_last_error());
   }
   return result.data;
 }
 
+/* For results in memory of the caller's, in one call, as MPI_Allreduce. */
 static const float* run(perseus_operation_t operation, float* input, float* output,
                         size_t elements) {
-  return run_into(operation, input, output, NULL, elements);
+  const int64_t shape = (int64_t)elements;
+  const perseus_tensor_t tensor = {input, output, &shape, 1, PERSEUS_FLOAT32};
+  perseus_submission_t submission = submission_of(&tensor);
+  if (!find_name(operation, elements, &submission.id) ||
+      perseus_run(&submission, -1, NULL) != PERSEUS_OK) {
+    return contender_failed(perseus_last_error());
+  }
+  return output;
 }
 
 static const float* allreduce(float* input, float* output, size_t elements) {
@@ -69,7 +96,7 @@ static const float* alltoall(float* input, float* output, size_t elements) {
 }
 
 static const float* reducescatter(float* input, float* output, size_t elements) {
-  return run(PERSEUS_REDUCESCATTER, input, output, elements);
+  return run_into(PERSEUS_REDUCESCATTER, input, output, NULL, elements);
 }
 
 static int transfer(perseus_status_t (*begin)(const perseus_transfer_t*, perseus_handle_t*),

@@ -374,6 +374,16 @@ typedef struct {
  * struct_size is missing, if the id is unknown, or if the name is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
+/** Runs an operation to its end: perseus_submit, perseus_wait and perseus_release in one call. The
+ * result goes to the outputs, which may not be NULL, so ALLGATHER, ALLTOALL and JOIN are not for
+ * this function. A small ALLREDUCE, a small BROADCAST or a BARRIER of all ranks takes the least
+ * time this way: if all are on one host and come within some microseconds of each other, they need
+ * no agreement. Otherwise the operation goes the usual way, and it matches one that another rank
+ * has submitted. The time-out is as for perseus_wait: after PERSEUS_IN_PROGRESS *handle is the
+ * operation's, which goes on. In all other cases *handle is 0, and there is nothing to release.
+ * Without a time-out, `handle` may be NULL. */
+PERSEUS_API perseus_status_t perseus_run(const perseus_submission_t* submission,
+                                         int64_t time_out_ms, perseus_handle_t* handle);
 /** Tells the other ranks of a call that the caller's own checks of its arguments have refused. It
  * counts as a call of this name that perseus_submit has refused. The other ranks' error quotes the
  * operation's title and `reason`, a sentence; the two together are cut to 1024 bytes. While the

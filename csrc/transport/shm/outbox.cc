@@ -23,6 +23,11 @@ OutboxControl* control_of(const SharedMemory& memory) {
   return reinterpret_cast<OutboxControl*>(memory.data());
 }
 
+SharedBoard board_of(const std::shared_ptr<const SharedMemory>& memory) {
+  if (memory == nullptr) return {};
+  return {memory, memory->data() + kOutboxBoardBegin};
+}
+
 size_t begin_of(uint32_t slot) { return kOutboxControlBytes + slot * kOutboxSlotBytes; }
 
 uint32_t slot_at(uint32_t place) {
@@ -44,11 +49,13 @@ Status Outbox::open_for_peer() {
   if (memory_) return Status::ok();
   Result<SharedMemory> memory = SharedMemory::create(kOutboxBytes);
   if (!memory.is_ok()) return memory.status();
-  memory_ = std::move(memory).value();
-  control_ = control_of(memory_);
+  memory_ = std::make_shared<const SharedMemory>(std::move(memory).value());
+  control_ = control_of(*memory_);
   std::iota(slots_by_recency_.begin(), slots_by_recency_.end(), uint8_t{0});
   return Status::ok();
 }
+
+SharedBoard Outbox::board() const { return board_of(memory_); }
 
 bool Outbox::is_worn() const {
   if (control_ == nullptr) return false;
@@ -85,7 +92,7 @@ uint32_t Outbox::put(const Frame& frame) {
   const std::optional<uint32_t> slot = take();
   if (!slot) return kInline;
   const size_t begin = begin_of(*slot) + offset_for(frame.data);
-  std::memcpy(memory_.data() + begin, frame.data, frame.header.length);
+  std::memcpy(memory_->data() + begin, frame.data, frame.header.length);
   const auto place = static_cast<uint32_t>(begin / kLine);
   const bool is_stored = shared != nullptr && shared->has_more_sends();
   control_->readers[*slot].store(is_stored ? 2 : 1, std::memory_order_relaxed);
@@ -101,18 +108,20 @@ void Outbox::release(uint32_t place) {
 Status OutboxReader::map(FileDescriptor fd) {
   Result<SharedMemory> memory = SharedMemory::map(std::move(fd), kOutboxBytes);
   if (!memory.is_ok()) return memory.status();
-  memory_ = std::move(memory).value();
+  memory_ = std::make_shared<const SharedMemory>(std::move(memory).value());
   return Status::ok();
 }
+
+SharedBoard OutboxReader::board() const { return board_of(memory_); }
 
 const std::byte* OutboxReader::payload(uint32_t place, uint32_t length) const {
   const size_t begin = size_t{place} * kLine;
   if (begin < kOutboxControlBytes || begin + length > kOutboxBytes) return nullptr;
-  return memory_.data() + begin;
+  return memory_->data() + begin;
 }
 
 void OutboxReader::give_back(uint32_t place) {
-  control_of(memory_)->readers[slot_at(place)].fetch_sub(1, std::memory_order_release);
+  control_of(*memory_)->readers[slot_at(place)].fetch_sub(1, std::memory_order_release);
 }
 
 }  // namespace perseus

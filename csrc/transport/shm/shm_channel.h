@@ -31,6 +31,9 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   void start() override;
   void kick() override { fill(); }
   void close() override;
+  SharedBoard peer_board() const override {
+    return state_ == State::kOpen ? peer_outbox_.board() : SharedBoard();
+  }
   bool can_move() const override { return state_ == State::kOpen; }
   bool part() override;
   void move_to(EventLoop& loop, FramePort& port) override;

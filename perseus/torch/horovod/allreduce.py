@@ -28,8 +28,10 @@ from perseus.torch.horovod.tensors import (
     allreduce_operand,
     checked,
     checked_list,
+    copied_back,
     may_be_differentiated,
     operands,
+    shares_memory,
 )
 from perseus_core import OperationKind, engine, refusals, submission
 from perseus_core.arguments import real_number
@@ -84,7 +86,7 @@ def allreduce(
     try:
         op = resolve_op(op, average)
         compressed, ctx = checked_compression(compression).compress(checked(tensor))
-        reduce = HorovodAllreduce.apply if may_be_differentiated(compressed) else _reduce
+        reduce = HorovodAllreduce.apply if may_be_differentiated(compressed) else _run
     except Exception as error:
         refusals.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
         raise
@@ -103,10 +105,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces the ranks' tensors element by element in place, and returns the tensor."""
-    return handles.finish(
-        _start(
-            tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
-        )
+    return _run(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
     )
 
 
@@ -210,7 +210,32 @@ def checked_scales(prescale: float, postscale: float) -> tuple[float, float]:
     return real_number("prescale_factor", prescale), real_number("postscale_factor", postscale)
 
 
-def _start(
+def _start(*arguments: Any, in_place: bool = False) -> int:
+    """Starts an allreduce; takes the arguments of `_submit`."""
+    return _track(*_submit(*arguments, in_place=in_place, waits=False), arguments[0], in_place)
+
+
+def _run(*arguments: Any, in_place: bool = False) -> torch.Tensor:
+    """Does an allreduce to its end; takes the arguments of `_submit`."""
+    handle, source, target = _submit(*arguments, in_place=in_place, waits=True)
+    tensor: torch.Tensor = arguments[0]
+    if handle != 0:
+        reduced: torch.Tensor = handles.finish(_track(handle, source, target, tensor, in_place))
+        return reduced
+    if not in_place:
+        return target
+    return tensor if shares_memory(source, tensor) else copied_back(source, tensor)
+
+
+def _track(
+    handle: int, source: torch.Tensor, target: torch.Tensor, tensor: torch.Tensor, in_place: bool
+) -> int:
+    if in_place:
+        return handles.track_in_place(handle, source, tensor)
+    return handles.track(handle, target)
+
+
+def _submit(
     tensor: torch.Tensor,
     average: bool | None,
     name: str | None,
@@ -218,8 +243,14 @@ def _start(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-    in_place: bool = False,
-) -> int:
+    *,
+    in_place: bool,
+    waits: bool,
+) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Submits an allreduce; gives its handle, what is sent, and where the result goes.
+
+    The handle is 0 if it is complete, as it may be if the caller waits for it.
+    """
     set_number = set_id(process_set)
     try:
         source, target, operand, place = allreduce_operand(tensor, in_place)
@@ -233,19 +264,12 @@ def _start(
         name,
         set_number,
         source if in_place else (source, target),
-        engine.submit_allreduce,
+        engine.run_allreduce if waits and not place else engine.submit_allreduce,
         *operand,
         *reduction,
         *place,
     )
-    if in_place:
-        return handles.track_in_place(handle, source, tensor)
-    return handles.track(handle, target)
-
-
-def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    """Does what HorovodAllreduce does, when autograd is not involved."""
-    return handles.finish(_start(tensor, *arguments))
+    return handle, source, target
 
 
 def _submit_group(
@@ -282,7 +306,7 @@ class HorovodAllreduce(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         ctx.arguments = (average, op, prescale_factor, postscale_factor, process_set)
-        return _reduce(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+        return _run(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

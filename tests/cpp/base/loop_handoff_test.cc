@@ -290,6 +290,37 @@ TEST(LoopHandoffTest, AHelperLeavesWhenItsOwnThreadNeedsTheLoop) {
   EXPECT_LT(Clock::now() - began, 10s);
 }
 
+// A thread that visits a loop that has been handed off does what is there to do. Without a visit,
+// the loop goes back to its own thread within milliseconds.
+TEST(LoopHandoffTest, AVisitRunsATurnOfALoopThatIsHandedOff) {
+  Events events;
+  const auto deadline = Clock::now() + 30s;
+  int by_visitor = 0;
+  while (by_visitor < 10 && Clock::now() < deadline) {
+    Events::Left first, second;
+    events.leave(first);
+    events.wait_asking(first.event);
+    for (int visit = 0; visit < 100; ++visit) events.loop.visit();
+    events.leave(second);
+    events.loop.visit();
+    ASSERT_TRUE(second.event.wait(20s));
+    by_visitor += second.set_by == std::this_thread::get_id();
+  }
+  EXPECT_EQ(by_visitor, 10);
+}
+
+TEST(LoopHandoffTest, AVisitLeavesALoopAloneThatIsNotHandedOff) {
+  Events events;
+  events.may_be_handed_off = false;
+  for (int visit = 0; visit < 100; ++visit) {
+    Events::Left left;
+    events.leave(left);
+    events.loop.visit();
+    ASSERT_TRUE(left.event.wait(20s));
+    ASSERT_EQ(left.set_by, events.own_id);
+  }
+}
+
 TEST(LoopHandoffTest, PostedFunctionsRunThoughTheLoopIsHandedOff) {
   Events events;
   Event never;

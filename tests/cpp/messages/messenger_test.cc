@@ -48,6 +48,7 @@ class OneSidedMesh final : public Mesh {
   const WorldKey& world_key() const override { throw std::logic_error("nobody asks for it"); }
   const std::string& experience() const override { return experience_; }
   bool shares_all_memory() const override { return true; }
+  std::vector<SharedBoard> boards() override { return {}; }
   Link& link(int) override { return open; }
   bool needs_one_thread() const override { return false; }
   bool is_connected(int) const override { return true; }

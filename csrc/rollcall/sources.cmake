@@ -1,0 +1,2 @@
+set(SOURCES roll_call.cc)
+set(NEEDS base)

@@ -80,6 +80,7 @@ bool RollCall::is_taken_elsewhere(uint64_t call) const {
 bool RollCall::attend(const CallForm& form, std::span<const std::byte> input, uint64_t announced) {
   bool is_held = false;
   if (!is_taken_elsewhere(fingerprint(form))) {
+    fetch();
     write_down(form, input, announced);
     is_held = set_tick(true) && await_others(form);
   }
@@ -90,6 +91,20 @@ bool RollCall::attend(const CallForm& form, std::span<const std::byte> input, ui
   }
   if (!is_held) take_elsewhere(form);
   return is_held;
+}
+
+// Lines come from other processors one after the other unless they are asked for in advance.
+void RollCall::fetch() const {
+  constexpr int kToWrite = 1;
+  __builtin_prefetch(&attendance(), kToWrite);
+  __builtin_prefetch(&board(rank_).entries[round_ & 1], kToWrite);
+  fetch_entries();
+}
+
+void RollCall::fetch_entries() const {
+  for (size_t rank = 0; rank < boards_.size(); ++rank) {
+    __builtin_prefetch(&board(static_cast<int>(rank)).entries[round_ & 1]);
+  }
 }
 
 void RollCall::write_down(const CallForm& form, std::span<const std::byte> input,
@@ -130,6 +145,7 @@ bool RollCall::await_others(const CallForm& form) {
     }
     // The last of the others may have come this moment. If the world is over, nobody has.
     if (gives_up && (set_tick(false) || !is_this_world(attendance().load()))) return false;
+    fetch_entries();
     relax(manner_.yields);
   }
 }

@@ -78,6 +78,8 @@ class RollCall {
   bool is_full(uint64_t word) const;
   static uint64_t fingerprint(const CallForm& form);
 
+  void fetch() const;
+  void fetch_entries() const;
   void write_down(const CallForm& form, std::span<const std::byte> input, uint64_t announced);
   // Sets this rank's tick or takes it back. Returns false, and does nothing, if the world is over,
   // or if it would take back a tick of a full attendance.

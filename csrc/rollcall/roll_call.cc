@@ -164,7 +164,9 @@ bool RollCall::collect(const CallForm& form) {
     if (form.bytes > 0) std::memcpy(place, brought, form.bytes);
   }
   // If the next world has begun, this may be what a rank has written down there.
+#ifndef __SANITIZE_THREAD__  // g++'s ThreadSanitizer has no fences
   std::atomic_thread_fence(std::memory_order_acquire);
+#endif
   return is_this_world(attendance().load(std::memory_order_relaxed));
 }
 

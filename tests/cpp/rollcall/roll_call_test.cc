@@ -121,6 +121,7 @@ TEST_P(RollCallTest, CallsThatDifferAreTakenElsewhereByAll) {
 
 TEST_P(RollCallTest, NobodyWaitsForARankThatIsElsewhere) {
   Ranks ranks(GetParam());
+  std::atomic<int> done_elsewhere{0};
   ranks.run([&](int rank) {
     const CallForm first = form_of(1, 1, 4);
     if (rank == 0) {
@@ -128,6 +129,8 @@ TEST_P(RollCallTest, NobodyWaitsForARankThatIsElsewhere) {
     } else {
       ASSERT_FALSE(ranks[rank].attend(first, bytes_of(rank, 1, 4), 0));
     }
+    ++done_elsewhere;
+    while (done_elsewhere < ranks.size()) std::this_thread::yield();
     ASSERT_TRUE(ranks[rank].attend(form_of(1, 2, 4), bytes_of(rank, 2, 4), 0));
   });
 }

@@ -132,6 +132,7 @@ def sequence(handle: int) -> int:
 # Messages between two ranks
 ANY_RANK: int
 ANY_TAG: int
+FIRST_TAG_OF_LIBRARIES: int
 
 def send(
     process_set: int,

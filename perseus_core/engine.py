@@ -52,9 +52,9 @@ Exchange messages with one other rank; see perseus_core.messages:
   recv(process_set, peer, tag, keep, address, shape, dtype, priority, callback, codec=0, device=0,
        device_index=0, stream=0) -> int
       Start to send a tensor, or to receive into its memory; a receive whose shape is None takes
-      whatever comes, as a Result. ANY_RANK and ANY_TAG are for receives, and a codec other than 0,
-      which is none, for sends. The last three are the parts of a `Place`; give all of them or none.
-      ValueError for a wrong argument.
+      whatever comes, as a Result. ANY_RANK and ANY_TAG are for receives; the latter takes tags
+      below FIRST_TAG_OF_LIBRARIES. A codec other than 0, which is none, is for sends. The last
+      three are the parts of a `Place`; give all of them or none. ValueError for a wrong argument.
   refuse_message(is_send, process_set, peer, tag, reason) -> None
       Has the other end of a message fail, since this rank's call was refused.
   message_of(handle) -> tuple[int, int]
@@ -103,6 +103,7 @@ from typing import TypeAlias
 from perseus_core._engine import (
     ANY_RANK,
     ANY_TAG,
+    FIRST_TAG_OF_LIBRARIES,
     NO_STREAM,
     LateCallback,
     Result,
@@ -128,6 +129,7 @@ from perseus_core._engine import (
 __all__ = [
     "ANY_RANK",
     "ANY_TAG",
+    "FIRST_TAG_OF_LIBRARIES",
     "NO_STREAM",
     "LateCallback",
     "Operand",

@@ -136,7 +136,7 @@ def recv(
 
     Args:
       source: the rank of the world that sends it; None: any of the set.
-      tag: None: any.
+      tag: None: any below 2**30, where the tags of libraries begin.
       out: gets the message, which must have its dtype and number of elements. None: a new array of
         the message's shape and dtype.
     """

@@ -14,6 +14,9 @@
 #include "messages/message_form.h"
 
 namespace perseus {
+
+static_assert(PERSEUS_FIRST_TAG_OF_LIBRARIES == MessageEnds::kFirstOfLibraries);
+
 namespace {
 
 constexpr size_t kLongestReason = 1024;

@@ -1,6 +1,7 @@
 #include "messages/mailbox.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace perseus {
@@ -11,10 +12,13 @@ constexpr size_t kMostQueues = 256;
 
 constexpr int32_t kAny = MessageEnds::kAny;
 
+// Returns whether a receive of any tag may take a message of this one.
+bool is_any_tag(int32_t tag) { return tag < MessageEnds::kFirstOfLibraries; }
+
 bool asks_for(const MessageKey& asked, const MessageKey& message) {
   return asked.process_set == message.process_set &&
          (asked.source == kAny || asked.source == message.source) &&
-         (asked.tag == kAny || asked.tag == message.tag);
+         (asked.tag == kAny ? is_any_tag(message.tag) : asked.tag == message.tag);
 }
 
 }  // namespace
@@ -28,10 +32,11 @@ T Mailbox::take_front(Queues<T>& queues, typename Queues<T>::iterator queue) {
 }
 
 OperationPtr Mailbox::take_receive(const MessageKey& message) {
-  const MessageKey asked[] = {message,
-                              {message.process_set, kAny, message.tag},
-                              {message.process_set, message.source, kAny},
-                              {message.process_set, kAny, kAny}};
+  const MessageKey all[] = {message,
+                            {message.process_set, kAny, message.tag},
+                            {message.process_set, message.source, kAny},
+                            {message.process_set, kAny, kAny}};
+  const std::span asked(all, is_any_tag(message.tag) ? 4 : 2);
   auto first = receives_.end();
   for (const MessageKey& key : asked) {
     const auto queue = receives_.find(key);

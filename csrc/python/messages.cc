@@ -90,6 +90,7 @@ void bind_messages(py::module_& module) {
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
   module.attr("ANY_RANK") = PERSEUS_ANY_RANK;
   module.attr("ANY_TAG") = PERSEUS_ANY_TAG;
+  module.attr("FIRST_TAG_OF_LIBRARIES") = PERSEUS_FIRST_TAG_OF_LIBRARIES;
 }
 
 }  // namespace perseus::python

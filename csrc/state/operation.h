@@ -56,6 +56,9 @@ struct NonFinite {
 // The ends of a message between two ranks. Of a receive that is complete: of the message that came.
 struct MessageEnds {
   static constexpr int32_t kAny = -1;
+  // A receive of any tag takes messages with lower ones, so that libraries can have tags that no
+  // program asks for by accident.
+  static constexpr int32_t kFirstOfLibraries = 1 << 30;
 
   int32_t peer = kAny;                // a rank of the world; a receive may leave it open
   int32_t tag = kAny;                 // likewise

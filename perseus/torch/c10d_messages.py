@@ -9,7 +9,7 @@ import torch
 
 from perseus.torch.c10d_operations import Operations
 from perseus.torch.c10d_work import PerseusWork
-from perseus.torch.horovod.tensors import place_of
+from perseus.torch.horovod.tensors import dtype_number, is_known, place_of
 from perseus.torch.row_major import row_major
 from perseus_core import DataType, callbacks, engine
 from perseus_core.refusals import refuse_message
@@ -17,6 +17,9 @@ from perseus_core.refusals import refuse_message
 __all__ = ["receive", "send"]
 
 _BYTE = int(DataType.UINT8)
+
+#: The shape and the number of the dtype of a message.
+Form = tuple[tuple[int, ...], int]
 
 
 class MessageWork(PerseusWork):
@@ -44,7 +47,7 @@ def send(
     timeout: timedelta,
     rank: int,
 ) -> MessageWork:
-    """Starts to send the tensor's bytes.
+    """Starts to send the tensor's elements, in one dimension.
 
     Args:
       peer: a rank of the world.
@@ -108,15 +111,23 @@ def _begin(
     work = MessageWork(what, operations, timeout, source)
     try:
         place = place_of([buffer]) or ()
-        handle = begin(
-            *ends, buffer, buffer.data_ptr(), (buffer.nbytes,), _BYTE, 0, callback, 0, *place
-        )
+        handle = begin(*ends, buffer, buffer.data_ptr(), *_form(buffer), 0, callback, 0, *place)
     except Exception as error:
         operations.error = error
         operations.ended = True
         raise
     operations.add(handle, callback)
     return work
+
+
+def _form(buffer: torch.Tensor) -> Form:
+    """Returns how the message is described, which both ends must agree in.
+
+    The engine does not know complex numbers and the like; these go as bytes.
+    """
+    if is_known(buffer.dtype):
+        return (buffer.numel(),), dtype_number(buffer)
+    return (buffer.nbytes,), _BYTE
 
 
 def _in_order(tensor: torch.Tensor) -> torch.Tensor:

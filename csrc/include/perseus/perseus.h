@@ -395,8 +395,11 @@ PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
 PERSEUS_API const char* perseus_title(int32_t id);
 /** Any rank of the set, as the peer of perseus_recv. */
 #define PERSEUS_ANY_RANK (-1)
-/** Any tag, as that of perseus_recv. */
+/** Any tag below PERSEUS_FIRST_TAG_OF_LIBRARIES, as that of perseus_recv. */
 #define PERSEUS_ANY_TAG (-1)
+/** From here on, tags are those of libraries that send messages beside the program's own. Only a
+ * receive that names such a tag takes a message that has it. */
+#define PERSEUS_FIRST_TAG_OF_LIBRARIES (1 << 30)
 
 /** One end of a message between two ranks. */
 typedef struct {

@@ -71,6 +71,22 @@ TEST(Mailbox, TakesOutWhatIsAskedFor) {
   EXPECT_EQ(mailbox.take_message({0, 1, 1})->envelope.number, 2u);
 }
 
+TEST(Mailbox, AnyTagIsOneOfTheProgramsOwn) {
+  constexpr int32_t kFirst = MessageEnds::kFirstOfLibraries;
+  Mailbox mailbox;
+  const auto any = receive_of({0, 1, kAny}), exact = receive_of({0, kAny, kFirst});
+  mailbox.post({0, 1, kAny}, any);
+  EXPECT_EQ(mailbox.take_receive({0, 1, kFirst}), nullptr);
+  mailbox.post({0, kAny, kFirst}, exact);
+  EXPECT_EQ(mailbox.take_receive({0, 1, kFirst}), exact);
+  EXPECT_EQ(mailbox.take_receive({0, 1, kFirst - 1}), any);
+  mailbox.keep(message_of({0, 1, kFirst}, 1));
+  mailbox.keep(message_of({0, 1, kFirst - 1}, 2));
+  EXPECT_EQ(mailbox.take_message({0, kAny, kAny})->envelope.number, 2u);
+  EXPECT_EQ(mailbox.take_message({0, kAny, kAny}), nullptr);
+  EXPECT_EQ(mailbox.take_message({0, kAny, kFirst})->envelope.number, 1u);
+}
+
 // Beside lists that are searched from their beginning.
 TEST(Mailbox, MatchesLikeTwoLists) {
   std::mt19937 random(1);

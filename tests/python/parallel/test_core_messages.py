@@ -32,6 +32,23 @@ def test_a_message_carries_its_shape_and_dtype(dtype: str) -> None:
         assert sending.wait() is None
 
 
+def test_any_tag_is_one_of_the_programs_own() -> None:
+    """Libraries have tags from 2**30 on, for which a program does not ask by accident."""
+    to, from_ = neighbours()
+    anything = perseus.irecv()
+    for tag in (2**30, 2**31 - 1):
+        sending = perseus.isend(np.float32(tag), to, tag=tag)
+        array, _, got = perseus.recv(tag=tag)
+        assert (float(array), got) == (np.float32(tag), tag)
+        sending.wait()
+    assert not anything.poll()
+    perseus.barrier()  # nobody sends the next before all have looked
+    sending = perseus.isend(np.float32(7), to, tag=2**30 - 1)
+    array, source, got = anything.wait()
+    assert (float(array), source, got) == (7, from_, 2**30 - 1)
+    sending.wait()
+
+
 @pytest.mark.parametrize("elements", [10, 1000, 100_000])
 def test_a_message_goes_into_the_array_that_is_given(elements: int) -> None:
     to, from_ = neighbours()

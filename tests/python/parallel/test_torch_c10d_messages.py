@@ -194,6 +194,16 @@ def test_sizes_that_differ_are_an_error() -> None:
         both_go_on()
 
 
+def test_types_that_differ_are_an_error() -> None:
+    """Of the same size: the bits of one type mean nothing in the other."""
+    if rank() == 0:
+        dist.send(torch.ones(4), 1)  # it is complete before anybody asks for it
+    if rank() == 1:
+        with pytest.raises(HorovodInternalError, match=r"float32\[4\].*int32\[4\]"):
+            dist.recv(torch.ones(4, dtype=torch.int32), 0)
+    both_go_on()
+
+
 def test_a_mistake_of_one_fails_on_both() -> None:
     bad = torch.ones(2, device="meta")
     good = torch.ones(LARGE)

@@ -1,12 +1,13 @@
-"""Single calls from C: Perseus, and MPI_Iallreduce of Open MPI and MPICH, in turns.
+"""Single calls from C: Perseus, and those of Open MPI and MPICH, in turns.
 
 python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--calls 1 64] [--distance far]
                            [--contenders "open mpi C"] [--quick] [--json FILE] [--plot FILE]
 
-It answers three questions: how long a call keeps its caller (`handed over`); how long it takes from
-the call until one allreduce is done (`done`); and the same for 64 that are under way at once, until
-the last is done. An iteration counts as long as its slowest rank takes. Ratios are to Perseus,
-waiting.
+It answers four questions: how long a call takes that returns when the allreduce is done, by
+perseus_run or MPI_Allreduce (`in one`); how long a call keeps its caller that only begins it, by
+perseus_submit or MPI_Iallreduce (`handed over`); how long it then takes from the call until it is
+done (`done`); and the same for 64 that are under way at once, until the last is done. An iteration
+counts as long as its slowest rank takes. Ratios are to Perseus, waiting.
 
 `waiting`: the caller waits for each call and releases it, as MPI's callers do; it has no callbacks.
 `called back`: the caller sleeps, or could do something else, and the library's thread runs the
@@ -27,9 +28,10 @@ from contest.conductor import Conductor
 from contest.launch import KNOWN, variant
 from contest.progress import progress
 
+CALLED_BACK = "perseus C, called back"
 CONTENDERS = (
     variant("perseus C", "perseus C, waiting", CONTENDER_WAITS="1"),
-    variant("perseus C", "perseus C, called back"),
+    variant("perseus C", CALLED_BACK),
     KNOWN["open mpi C"],
     KNOWN["mpich C"],
 )
@@ -38,8 +40,10 @@ QUICK_SIZES = [4, 4 << 10]
 AT_ONCE = (1, 64)
 #: To hand over a larger buffer takes no longer, but its end takes longer to come.
 HANDED_OVER_BYTES = 256 << 10
+IN_ONE = ("one call in one", "collective.allreduce", 1)
 #: The measured intervals, each with the number of concurrent calls.
 WORKS = (
+    IN_ONE,
     ("one call until it is handed over", "calls.handed_over", 1),
     ("one call until it is done", "calls.done", 1),
     ("64 calls until all are handed over", "calls.handed_over", 64),
@@ -87,8 +91,18 @@ def main() -> None:
             ]
             for size, (what, work, count) in progress(cases, f"calls, {ranks} ranks"):
                 case = {"work": what, "bytes": size, "ranks": ranks}
-                options = {"elements": size // 4, "calls": count}
-                calls.add(case, contest.measure(work, turns=turns, seconds=seconds, **options))
+                options = {"elements": size // 4}
+                is_in_one = (what, work, count) == IN_ONE
+                options |= {"in_place": 0} if is_in_one else {"calls": count}
+                labels = [
+                    contender.label
+                    for contender in chosen
+                    if not (is_in_one and contender.label == CALLED_BACK)
+                ]
+                calls.add(
+                    case,
+                    contest.measure(work, turns=turns, seconds=seconds, only=labels, **options),
+                )
                 calls.print_case(case)
                 calls.save()
     calls.save(finished=True)

@@ -89,7 +89,8 @@ class ElasticLauncher(Launcher):
         self._entered: tuple[int, dict[int, dict[str, str]]] = (0, {})
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
-        os.set_blocking(self._wakeup_read, False)
+        for end in (self._wakeup_read, self._wakeup_write):
+            os.set_blocking(end, False)
         self._discovery = Discovery(
             source, self._take_hosts, interval=interval, known=elastic.hosts
         )
@@ -274,7 +275,8 @@ class ElasticLauncher(Launcher):
     def _take_hosts(self, hosts: list[Host]) -> None:
         """Takes what discovery finds, in its thread."""
         self._found.put(hosts)
-        os.write(self._wakeup_write, b"h")
+        with contextlib.suppress(BlockingIOError):  # it is awake, and has not looked
+            os.write(self._wakeup_write, b"h")
 
     def _read_hosts(self) -> None:
         os.read(self._wakeup_read, 4096)

@@ -13,7 +13,7 @@ happens, and does what it asks for (`Owner`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from perseus.elastic.agent_report import WorkerReport
@@ -174,6 +174,8 @@ class Driver:
         self._forming.note_ready(worker, failure)
         worker.state = State.WAITING
         worker.commits, worker.is_out_of_reach = commits, is_out_of_reach
+        if commits:
+            worker.has_state = commits > 0
         worker.call = worker.call if call is None else call
         self._update()
 
@@ -312,6 +314,7 @@ class Driver:
             self._start_workers()
             self._news.tell()
             self._forming.go_on(self._news.number)
+            self._news.tell()  # a world that has just formed
         self._call_the_roll()
 
     def _call_the_roll(self) -> None:
@@ -429,14 +432,44 @@ class Driver:
     def _let_go(self) -> None:
         """Marks workers whose slots are gone, and ends those that no member depends on."""
         places = set(self._places())
+        self._keep_the_state(places)
         for worker in self.workers.alive():
-            worker.is_leaving = worker.is_leaving or worker.place not in places
+            is_gone = worker.place not in places and not worker.awaits_heir
+            worker.is_leaving = worker.is_leaving or is_gone
             if not worker.is_leaving:
                 continue
             if worker.state is State.STARTING or self.table.is_blacklisted(worker.place[0]):
                 self._kill(worker, "its host is not used any more")
             elif worker.state is State.WAITING:
                 self._refuse(worker, "its slot is not the job's any more")
+
+    def _keep_the_state(self, places: Collection[Place]) -> None:
+        """Has workers whose slots are gone stay if none of the others is sure to have the state.
+
+        Then they stay until as many have it as the job needs.
+        """
+        staying = self.workers.staying()
+        heirs = sum(self._has_state(w) for w in staying if w.place in places)
+        had_last = any(worker.awaits_heir for worker in self.workers)
+        has_heirs = heirs >= max(1, min(self._options.least, len(places)) if had_last else 1)
+        for worker in self.workers:
+            worker.awaits_heir = (
+                worker in staying
+                and worker.is_old
+                and worker.place not in places
+                and not self.table.is_blacklisted(worker.place[0])
+                and not has_heirs
+            )
+        last = [str(worker.number) for worker in self.workers if worker.awaits_heir]
+        if last and not had_last:
+            self._owner.say(
+                "no worker with the job's state has a slot any more; these stay until a new one "
+                f"has the state: {', '.join(last)}"
+            )
+
+    def _has_state(self, worker: Worker) -> bool:
+        """Returns whether a worker is sure to have the state, if the program has one to report."""
+        return worker.has_state or (worker.is_old and not self._have_functions)
 
     def _start_workers(self) -> None:
         """Starts a worker on each slot that has none."""

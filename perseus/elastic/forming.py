@@ -232,5 +232,6 @@ class Forming:
             worker.state = State.MEMBER
             worker.rank = rank
             worker.meeting = self.meeting
+            worker.has_state |= self.meeting == 1  # all have the same as little
         for worker in ordered:
             self._owner.enter(worker, world)

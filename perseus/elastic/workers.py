@@ -31,6 +31,8 @@ class Worker:
     returned: int = 0  # the last call from which it has returned
     meeting: int = 0  # of the last world that it was in
     commits: int = 0  # that its state had seen when it last asked for a world
+    has_state: bool = False  # whether it surely has a state that others of its world need
+    awaits_heir: bool = False  # whether its slot is gone, and it stays until another has its state
     is_leaving: bool = False  # whether the job has no place for it any more
     is_told_to_end: bool = False  # whether it has been killed, or refused a world
     is_killed: bool = False

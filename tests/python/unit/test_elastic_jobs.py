@@ -116,6 +116,15 @@ def test_a_host_is_removed(job: Job) -> None:
     assert finished(result) == [(0, 2, 2), (1, 2, 2)]
 
 
+@pytest.mark.parametrize("join", ["background", "at-once"])
+def test_all_hosts_are_replaced_at_once(job: Job, join: str) -> None:
+    result = job.run(
+        "-np", "2", "--join", join, hosts="localhost:2", EVENTS='{"3": "127.0.0.1:2"}', steps=300
+    )
+    assert [(rank, size) for rank, size, _ in finished(result)] == [(0, 2), (1, 2)]
+    assert "these stay until a new one has the state: 0, 1\n" in result.stderr
+
+
 @pytest.mark.parametrize("how", ["exits", "leaves", "raises", "is killed"])
 def test_a_rank_is_lost(job: Job, how: str) -> None:
     flags = ("-np", "3", "--min-np", "1", "--blacklist-by", "slot")

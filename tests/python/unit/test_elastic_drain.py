@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from socket_path import short
 
-from perseus.run import cli, drain_request
+from perseus.run import drain_request
 
 #: Trains until there is a file `enough`. Each process notes the steps that it has completed.
 TRAINING = """
@@ -460,23 +460,6 @@ def test_what_cannot_be_drained_is_said_in_a_line(job: Job) -> None:
     assert wrong.returncode == 1
     assert wrong.stderr.endswith("the job has no host 'elsewhere'; it has localhost, 127.0.0.1\n")
     job.let_finish(0, 1, 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--drain", "localhost", "train.py"], "takes no program"),
-        (["--job", "1"], "give --drain HOST, too"),
-        (["--drain", "localhost", "--job", "0"], "0 is not above 0"),
-    ],
-)
-def test_what_does_not_go_with_drain_is_refused(
-    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as error:
-        cli.main(arguments)
-    assert error.value.code == 2
-    assert why in capsys.readouterr().err
 
 
 def test_a_caller_cannot_hold_up_a_job(job: Job) -> None:

@@ -375,24 +375,6 @@ def test_an_agent_believes_nobody_who_does_not_know_the_secret(job: Job) -> None
     job.ends_well(0, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--resume", "4", "train.py"], "--resume JOB is for a job that runs already"),
-        (["--end", "4", "train.py"], "--end JOB is for a job that runs already"),
-        (["--resume", "4", "--end", "4"], "--resume takes a job over, and --end ends it"),
-        (["--drain", "a", "--resume", "4"], "and --resume takes a job over; give one"),
-        (["--drain", "a", "--resume"], "and --resume takes a job over; give one"),
-        (["--drain", "a", "--end", "4"], "and --end ends a job; give one"),
-        (["--resume", "train.py"], "'train.py' is not a whole number"),
-    ],
-)
-def test_mistakes_are_named(job: Job, arguments: list[str], says: str) -> None:
-    done = job.command(*arguments)
-    assert done.returncode == 2
-    assert says in done.stderr
-
-
 def test_a_variable_with_no_such_choice_is_an_error(job: Job) -> None:
     job.environment["PERSEUSRUN_IF_KILLED"] = "maybe"
     done = job.command("-np", "1", "--max-np", "1", "true")

@@ -68,7 +68,7 @@ class Driver:
         self._roll_call = RollCall(patience, clock, owner.ask)
         # Whether a process has ended with code 0, so that the others are about to.
         self._one_has_ended_well = False
-        #: Workers that have failed after their training functions had returned: how, and the code.
+        #: Workers that have failed after a training function had returned: how, and the code.
         self.late_failures: dict[int, tuple[str, int]] = {}
         self._have_functions = False  # whether a worker has begun one, so that all are to
         self._starts_none = False  # since the job is drained as a whole
@@ -85,6 +85,16 @@ class Driver:
         That is no longer so once any of them begins another call of a training function.
         """
         return self._one_has_ended_well or self.workers.have_returned()
+
+    @property
+    def _is_finishing(self) -> bool:
+        """Whether nobody can take the place any more of a worker that fails."""
+        return self._has_finished and (self._have_functions or self._hosts_change)
+
+    def _working_states(self) -> set[State]:
+        """Returns the states of workers that have their part in the end of the job."""
+        no_world = {State.STARTING} if self.meeting == 0 else set[State]()
+        return {State.MEMBER, State.FINISHED} | no_world
 
     # ---- Another launcher.
 
@@ -216,8 +226,12 @@ class Driver:
         if self.is_over:
             return
         too_early = None if how or before is State.FINISHED else self._exits_too_early(worker)
-        if how and before is State.FINISHED and not worker.is_told_to_end:
-            self.late_failures[number] = how, code
+        is_late = before is State.FINISHED or (
+            self._is_finishing and before in self._working_states() and not worker.is_leaving
+        )
+        if how and is_late:
+            if not worker.is_told_to_end:
+                self.late_failures[number] = how, code
         elif not worker.is_leaving:
             if how or too_early:
                 self._failed(worker, too_early)
@@ -305,7 +319,7 @@ class Driver:
     def _update(self) -> None:
         if self.is_over:
             return
-        if self._has_finished and (self._have_functions or self._hosts_change):
+        if self._is_finishing:
             self._finish()
         elif self._has_finished:
             self._run_to_the_end()
@@ -351,10 +365,7 @@ class Driver:
                     self._kill(worker, "the job has finished")
                 elif worker.state is State.WAITING:
                     self._refuse(worker, "the job has finished")
-        still_run = {State.MEMBER, State.FINISHED}
-        if self.meeting == 0:
-            still_run.add(State.STARTING)
-        if not still_run & states:
+        if not self._working_states() & states:
             self._end(None)
 
     def _run_to_the_end(self) -> None:

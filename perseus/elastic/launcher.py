@@ -417,12 +417,14 @@ class ElasticLauncher(Launcher):
         late = self._driver.late_failures
         number = self._failures.culprit_of(list(late))
         how, code = late[number]
-        where = f"rank {number} on host {self._driver.workers[number].place[0]}"
-        self._failures.fail(
-            number,
-            f"the job has failed: {where} {how} after its training function had returned",
-            code,
-        )
+        worker = self._driver.workers[number]
+        where = f"rank {number} on host {worker.place[0]}"
+        after = ", after others had ended"
+        if worker.call > worker.returned:
+            after = ", after its training function had returned on another rank"
+        elif worker.call:
+            after = " after its training function had returned"
+        self._failures.fail(number, f"the job has failed: {where} {how}{after}", code)
 
     def _tell_call(self) -> None:
         """Tells workers that start which calls of training functions are not for them."""

@@ -307,6 +307,40 @@ def test_a_failure_after_the_function_has_returned_is_one_of_the_job() -> None:
     assert (one.ends, one.driver.late_failures) == ([None], {1: ("exited with code 3", 3)})
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_failure_in_a_function_from_which_another_has_returned_is_one_of_the_job(
+    has_ended: bool,
+) -> None:
+    one = running(job(2), a=1, b=1)
+    for number in (0, 1):
+        one.driver.began_function(number)
+    one.driver.finished(0)
+    if has_ended:
+        one.driver.ended(0, None)
+    one.driver.ended(1, "exited with code 3", 3)
+    if not has_ended:
+        one.driver.ended(0, None)
+    assert (one.ends, one.driver.late_failures) == ([None], {1: ("exited with code 3", 3)})
+
+
+def test_without_functions_too_a_failure_after_another_has_ended_is_one_of_the_job() -> None:
+    one = running(job(2), a=1, b=1)
+    one.driver.ended(0, None)
+    one.driver.ended(1, "exited with code 3", 3)
+    assert (one.ends, one.driver.late_failures) == ([None], {1: ("exited with code 3", 3)})
+
+
+def test_the_failure_of_one_that_is_to_leave_is_none_of_the_job() -> None:
+    one = running(job(2), a=1, b=1)
+    for number in (0, 1):
+        one.driver.began_function(number)
+    one.driver.drain("b")
+    one.driver.finished(0)
+    one.driver.ended(1, "exited with code 3", 3)
+    one.driver.ended(0, None)
+    assert (one.ends, one.driver.late_failures) == ([None], {})
+
+
 def test_a_failure_between_two_calls_is_that_of_a_rank() -> None:
     one = running(job(3, blacklist_by="slot"), a=3)
     for number in (0, 1, 2):

@@ -9,25 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elastic_programs import ELASTIC
 
 import perseus.run
 
 #: Calls a training function again and again. Each call has 5 steps, and each step adds 1 to a value
 #: that all ranks hold.
-CALLS = """
-import os, signal, sys, time
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
-
-def broadcast(value):
-    return broadcast_object(value, 0, "state", global_process_set)
-
-def reset():
-    core.shutdown()
-    core.init()
+CALLS = (
+    ELASTIC
+    + """
+import signal
 
 core.init()
 rank = os.environ["PERSEUS_RANK"]
@@ -66,13 +57,12 @@ while call < calls or together < 2:
 print("well", rank, "new" if is_new else "old", f"left out {min(left_out, 1)}", flush=True)
 core.shutdown()
 """
+)
 
 #: Does something after training.
-LATE = """
-import os, sys
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-
+LATE = (
+    ELASTIC
+    + """
 core.init()
 
 def train(state):
@@ -86,13 +76,13 @@ if who in (os.environ["PERSEUS_RANK"], "all"):
     if how == "raises": raise ValueError("too late")
     sys.exit(3)
 """
+)
 
 #: One rank fails in the training function once the other has returned from it, or has ended.
-LATE_IN_TRAINING = """
-import os, sys, time
+LATE_IN_TRAINING = (
+    ELASTIC
+    + """
 from pathlib import Path
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
 
 core.init()
 folder, who, moment, how = Path(sys.argv[1]), *sys.argv[2:]
@@ -122,9 +112,10 @@ run_fn(train, lambda: None)(ObjectState(lambda value: value, core.rank))
 (folder / "returned").touch()
 if moment == "has returned": wait_until(is_gone)
 """
+)
 
 
-ELASTIC = "--min-np 1 --max-np 2 -H localhost:2 --blacklist-by slot --elastic-timeout 20"
+FLAGS = "--min-np 1 --max-np 2 -H localhost:2 --blacklist-by slot --elastic-timeout 20"
 
 
 def run(
@@ -132,7 +123,7 @@ def run(
 ) -> tuple[int, str, str]:
     program = folder / "program.py"
     program.write_text(code)
-    flags = f"-np 2 {ELASTIC if is_elastic else ''} {flags}"
+    flags = f"-np 2 {FLAGS if is_elastic else ''} {flags}"
     command = [sys.executable, "-m", "perseus.run", *flags.split()]
     result = subprocess.run(
         [*command, sys.executable, str(program), *arguments],
@@ -262,14 +253,9 @@ def started(where: str, blacklist_by: Any) -> list[int]:
 
 
 #: One rank leaves the job by itself in each entry.
-SHUTS_DOWN = """
-import os, sys
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
-
+SHUTS_DOWN = (
+    ELASTIC
+    + """
 core.init()
 
 def train(state, commits):
@@ -291,6 +277,7 @@ try:
 finally:
     print("entered", state.entered, flush=True)
 """
+)
 
 
 @pytest.mark.parametrize("is_elastic", [True, False])

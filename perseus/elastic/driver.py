@@ -166,8 +166,7 @@ class Driver:
         self._forming.note_ready(worker, failure)
         worker.state = State.WAITING
         worker.commits, worker.is_out_of_reach = commits, is_out_of_reach
-        if commits:
-            worker.has_state = commits > 0
+        worker.has_state = worker.has_state or commits > 0
         worker.call = worker.call if call is None else call
         self._update()
 
@@ -340,10 +339,12 @@ class Driver:
     def _let_go(self) -> None:
         """Marks workers whose slots are gone, and ends those that no member depends on."""
         places = set(self._slots.places())
-        self._slots.keep_the_state(places, is_reported=self._finishing.have_functions)
+        self._slots.keep_the_state(places)
         for worker in self.workers.alive():
-            is_gone = worker.place not in places and not worker.awaits_heir
-            worker.is_leaving = worker.is_leaving or is_gone
+            if worker.awaits_heir:
+                worker.is_leaving = worker.has_lost_slot = False
+            elif worker.place not in places and not worker.is_leaving:
+                worker.is_leaving = worker.has_lost_slot = True
             if not worker.is_leaving:
                 continue
             if worker.state is State.STARTING or self.table.is_blacklisted(worker.place[0]):

@@ -62,31 +62,32 @@ class WorkerSlots:
         why = f"has failed: it {how}" if how else "has failed"
         self._owner.say(f"{what} is not used {until}, since worker {worker.number} {why}")
 
-    def keep_the_state(self, places: Collection[Place], *, is_reported: bool) -> None:
+    def keep_the_state(self, places: Collection[Place]) -> None:
         """Has workers whose slots are gone stay if none of the others is sure to have the state.
 
         Then they stay until as many have it as the job needs.
 
         Args:
           places: the slots that the job uses.
-          is_reported: whether workers say how much of the state they have.
         """
-        staying = self._workers.staying()
-        have = [w for w in staying if w.has_state or (w.is_old and not is_reported)]
-        heirs = sum(worker.place in places for worker in have)
+        heirs = sum(
+            worker.place in places and worker.can_give_state for worker in self._workers.staying()
+        )
         had_last = any(worker.awaits_heir for worker in self._workers)
         has_heirs = heirs >= max(1, min(self._options.least, len(places)) if had_last else 1)
+        lost = [
+            worker
+            for worker in self._workers.alive()
+            if worker.is_old
+            and worker.place not in places
+            and not self._table.is_blacklisted(worker.place[0])
+        ]
+        last = [worker for worker in lost if not worker.is_leaving]
+        last = [] if has_heirs else last or [worker for worker in lost if worker.may_stay]
         for worker in self._workers:
-            worker.awaits_heir = (
-                worker in staying
-                and worker.is_old
-                and worker.place not in places
-                and not self._table.is_blacklisted(worker.place[0])
-                and not has_heirs
-            )
-        last = [str(worker.number) for worker in self._workers if worker.awaits_heir]
+            worker.awaits_heir = worker in last
         if last and not had_last:
             self._owner.say(
                 "no worker with the job's state has a slot any more; these stay until a new one "
-                f"has the state: {', '.join(last)}"
+                f"has the state: {', '.join(str(worker.number) for worker in last)}"
             )

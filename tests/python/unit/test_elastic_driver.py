@@ -171,7 +171,7 @@ def test_nobody_who_has_the_state_is_left() -> None:
     one.hosts(a=1, b=1)
     one.driver.ended(0, "exited with code 1")
     one.ready(1)
-    assert len(one.ends) == 1 and "has its state" in str(one.ends[0])
+    assert len(one.ends) == 1 and "has the state" in str(one.ends[0])
     assert len(one.worlds) == 1
 
 
@@ -289,7 +289,7 @@ def test_after_the_time_out_no_world_forms_without_the_state() -> None:
     one.driver.ended(0, "exited with code 1")
     one.wait(61)  # worker 1 has the state, and has not come
     assert one.killed == [1]
-    assert len(one.ends) == 1 and "has its state" in str(one.ends[0])
+    assert len(one.ends) == 1 and "has the state" in str(one.ends[0])
     assert len(one.worlds) == 1
 
 

@@ -63,7 +63,10 @@ class ChangeNews:
 
         Those who are new have it once they have come to a commit.
         """
-        have_come = any(not (member.awaits_heir or member.is_leaving) for member in members)
+        have_come = any(
+            not (member.awaits_heir or member.is_leaving or self._workers.can_give_state(member))
+            for member in members
+        )
         are_awaited = any(member.awaits_heir for member in members)
         return have_come and are_awaited and self._heirs_in != self._forming.meeting
 

@@ -304,7 +304,9 @@ class Driver:
             self._start_workers()
             self._news.tell()
             self._forming.go_on(self._news.number)
-            self._news.tell()  # a world that has just formed
+            if not self._forming.is_under_way:  # a world may just have formed
+                self._let_go()
+                self._news.tell()
         self._call_the_roll()
 
     def _call_the_roll(self) -> None:

@@ -214,7 +214,7 @@ class Forming:
             )
 
     def _form(self, waiting: Sequence[Worker]) -> None:
-        if self.meeting and not any(worker.can_give_state for worker in waiting):
+        if self.meeting and not any(map(self._workers.can_give_state, waiting)):
             return self._end(_NOBODY_LEFT)
         if self.meeting > 0 and not self._failed_meetings:
             self.resets += 1

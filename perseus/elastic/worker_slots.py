@@ -71,7 +71,8 @@ class WorkerSlots:
           places: the slots that the job uses.
         """
         heirs = sum(
-            worker.place in places and worker.can_give_state for worker in self._workers.staying()
+            worker.place in places and self._workers.can_give_state(worker)
+            for worker in self._workers.staying()
         )
         had_last = any(worker.awaits_heir for worker in self._workers)
         has_heirs = heirs >= max(1, min(self._options.least, len(places)) if had_last else 1)

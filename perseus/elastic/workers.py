@@ -46,15 +46,6 @@ class Worker:
         return self.state is not State.GONE
 
     @property
-    def can_give_state(self) -> bool:
-        """Returns whether others can get the job's state from it, as far as is known.
-
-        A program without training functions reports no commits, so there all that have been in a
-        world count.
-        """
-        return self.has_state or (self.is_old and self.call == 0)
-
-    @property
     def may_stay(self) -> bool:
         """Returns whether it may still stay although it has lost its slot, and is leaving."""
         return self.has_lost_slot and not self.is_told_to_end and self.leave_by is None
@@ -92,6 +83,15 @@ class Workers:
     def staying(self) -> list[Worker]:
         """Returns those that are alive, and whose slots are still the job's."""
         return [worker for worker in self.alive() if not worker.is_leaving]
+
+    def can_give_state(self, worker: Worker) -> bool:
+        """Returns whether others can get the job's state from this worker, as far as is known.
+
+        A program without training functions reports no commits, so there all that have been in a
+        world count.
+        """
+        has_functions = any(each.call for each in self._all)
+        return worker.has_state or (worker.is_old and not has_functions)
 
     def earliest_call(self) -> int:
         """Returns the first call of a training function that one is in which may have the state."""

@@ -425,7 +425,7 @@ inline look_for_heirs() {
      if
      :: worker[j].state == MEMBER && worker[j].last_meeting == meeting ->
         had_last = had_last || worker[j].awaits_heir;
-        heirs = heirs + !(worker[j].awaits_heir || worker[j].is_leaving)
+        heirs = heirs + !(worker[j].awaits_heir || worker[j].is_leaving || worker[j].has_state)
      :: else
      fi;
      j++
@@ -622,7 +622,10 @@ inline update() {
      let_go();
      notify();
      form_if_possible();
-     if :: !is_over -> notify() :: else fi /* of a world that has just formed */
+     if
+     :: !is_over && !is_forming -> let_go(); notify() /* a world may just have formed */
+     :: else
+     fi
   fi;
   check_workers()
 }

@@ -7,6 +7,8 @@ of these two, except NonFiniteError.
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "AbortedError",
     "HorovodInternalError",
@@ -21,8 +23,27 @@ __all__ = [
 ]
 
 
+# How the engine names the rank without which the others cannot go on. What a rank has raised comes
+# after that, and may speak of other ranks.
+_GONE = re.compile(
+    r"\blost rank (\d+)\b"
+    r"|\brank (\d+)(?: \(launched as rank \d+\))? on \S+ "
+    r"(?:has ended|has shut down|cannot go on|sent a malformed message)\b"
+)
+
+
 class HorovodInternalError(RuntimeError):
     """A collective failed. The subclass, if any, says how."""
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of the present world that is lost, has left, or cannot go on.
+
+        None if no rank is to blame, or the error does not say which. The first one, if there are
+        several.
+        """
+        found = _GONE.search(str(self))
+        return None if found is None else int(found[1] or found[2])
 
 
 class NotInitializedError(HorovodInternalError):

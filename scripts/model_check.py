@@ -119,6 +119,8 @@ class Elastic(Case):
     at_once: bool = False
     #: ranks 0 and 1 share a host, which is not used any more once one of them has failed
     shared_host: bool = False
+    #: there are no other slots than those at first, and those that are lost stay lost
+    fixed_hosts: bool = False
 
     @property
     def model(self) -> Path:
@@ -131,7 +133,8 @@ class Elastic(Case):
         parts += [_count(count, what) for what, count in events.items() if count]
         parts += [f"at least {self.least}"] * (self.least > 1)
         parts += ["one step"] * (self.steps == 1)
-        return parts + ["at once"] * self.at_once + ["a shared host"] * self.shared_host
+        parts += ["at once"] * self.at_once + ["a shared host"] * self.shared_host
+        return parts + ["fixed hosts"] * self.fixed_hosts
 
     def values(self) -> dict[str, int]:
         values = {"RANKS": self.ranks, "DEATHS": self.deaths, "LEAVES": self.leaves}
@@ -139,7 +142,8 @@ class Elastic(Case):
         return values | {"STEPS": self.steps, "LEAST": self.least}
 
     def switches(self) -> list[str]:
-        return ["JOIN_AT_ONCE"] * self.at_once + ["SHARED_HOST"] * self.shared_host
+        switches = ["JOIN_AT_ONCE"] * self.at_once + ["SHARED_HOST"] * self.shared_host
+        return switches + ["FIXED_HOSTS"] * self.fixed_hosts
 
 
 def _count(count: int, what: str) -> str:
@@ -170,12 +174,17 @@ QUICK = (
     Elastic(2, deaths=1, leaves=0, joins=1, timeouts=1),
     Elastic(3, deaths=1, leaves=0, joins=1, at_once=True),
     Elastic(3, deaths=1, leaves=1, joins=0, shared_host=True),
+    Elastic(2, deaths=0, leaves=2, joins=1),
+    Elastic(1, deaths=1, leaves=1, joins=2),
+    Elastic(3, deaths=2, leaves=0, joins=0, least=2, fixed_hosts=True),
+    Elastic(3, deaths=2, leaves=0, joins=0, timeouts=1, fixed_hosts=True),
     Elastic(3, 1, 0, 0, fault="MEMBERS_ARE_NOT_WAITED_FOR", found="is_told_to_end"),
     Elastic(3, 0, 1, 0, fault="REFUSED_WORKER_ENDS_WORLD", found="lost!=0"),
     Elastic(3, 0, 2, 0, fault="FORMER_MEMBERS_COUNT", found="meeting<"),
     Elastic(3, 0, 0, 1, fault="CHANGE_IS_NOT_CARRIED", found="stopped"),
     Elastic(3, 1, 1, 0, fault="LOST_ARE_NOT_NEEDED", found="newest"),
     Elastic(3, 2, 0, 0, fault="MEETING_WAITS_FOR_DEAD", found="is_over"),
+    Elastic(2, 1, 2, 1, fault="HEIRS_NEED_NO_STATE", found="violated yes"),
     Elastic(2, 1, 0, 1, timeouts=1, fault="STATE_IS_FORGOTTEN", found="has_state"),
     Elastic(3, 1, 0, 0, timeouts=1, fault="DEADLINE_OUTLIVES_JOB", found="has_finished"),
 )
@@ -187,6 +196,7 @@ WHOLE = (
     Agreement(4, 1, 1, leaves=1, broadcast=True),
     Agreement(4, 2, 0, leaves=0),
     Agreement(4, 2, 1, leaves=0, hashed=True),
+    Elastic(2, deaths=1, leaves=2, joins=1),
     Elastic(3, deaths=1, leaves=1, joins=0, timeouts=1),
     Elastic(3, deaths=0, leaves=1, joins=1),
     Elastic(3, deaths=0, leaves=0, joins=2),

@@ -32,6 +32,7 @@ class WorkerReport:
         """Has a worker be in the state that it is in."""
         worker.rank, worker.meeting = self.rank, self.meeting
         worker.commits, worker.is_in_function = self.commits, self.is_in_function
+        worker.has_state = self.commits > 0 or self.meeting == 1
         worker.call, worker.returned = self.call, self.returned
         if self.has_finished:
             worker.state = State.FINISHED

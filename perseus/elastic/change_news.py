@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from perseus.elastic.forming import Forming
 from perseus.elastic.host_table import Change
@@ -25,6 +25,7 @@ class ChangeNews:
         self._forming = forming
         self.number = 0  # of the last change that members were told of
         self._announced: set[int] = set()  # the workers of whom they were told
+        self._heirs_in = 0  # the last world that was told that it has heirs
 
     @property
     def announced(self) -> list[int]:
@@ -47,12 +48,27 @@ class ChangeNews:
             change |= Change.REMOVED
         if joining - self._announced:
             change |= Change.ADDED
+        if self._are_heirs_new(members):
+            self._heirs_in = self._forming.meeting
+            change |= Change.REMOVED
         if change is Change.NO_UPDATE:
             return
         self._announced |= leaving | joining
         self.number += 1
         for member in members:
             self._owner.notify(member, self.number, change)
+
+    def _are_heirs_new(self, members: Sequence[Worker]) -> bool:
+        """Returns whether members may leave as soon as others have the state, and nobody knows yet.
+
+        Those who are new have it once they have come to a commit.
+        """
+        have_come = any(
+            not (member.awaits_heir or member.is_leaving or self._workers.can_give_state(member))
+            for member in members
+        )
+        are_awaited = any(member.awaits_heir for member in members)
+        return have_come and are_awaited and self._heirs_in != self._forming.meeting
 
     def _is_in_world(self, worker: Worker) -> bool:
         """Returns whether a worker trains in the current world, and not in one before it."""

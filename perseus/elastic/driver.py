@@ -18,12 +18,14 @@ from typing import Any
 
 from perseus.elastic.agent_report import WorkerReport
 from perseus.elastic.change_news import ChangeNews
+from perseus.elastic.finishing import Finishing
 from perseus.elastic.forming import NEVER, RESET_LIMIT, Forming
 from perseus.elastic.host_table import HostTable
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.owner import NextWorld, Owner
 from perseus.elastic.roll_call import RollCall
-from perseus.elastic.workers import Place, State, Worker, Workers, rank_order, worker_places
+from perseus.elastic.worker_slots import WorkerSlots
+from perseus.elastic.workers import State, Worker, Workers, rank_order, worker_places
 from perseus.run.hosts import Host, Slot, slots_on
 
 __all__ = ["NEVER", "RESET_LIMIT", "Driver", "NextWorld", "Owner"]
@@ -59,19 +61,16 @@ class Driver:
         self.table = table or HostTable(options.cooldown_range)
         self.workers = Workers()
         self.is_over = False
-        self._hosts_change = hosts_change
         gets_slots = hosts_change or options.cooldown_range is not None
         self._forming = Forming(
             options, size, owner, self.workers, self.table, clock, gets_slots, self._kill, self._end
         )
         self._news = ChangeNews(owner, self.workers, self._forming)
         self._roll_call = RollCall(patience, clock, owner.ask)
-        # Whether a process has ended with code 0, so that the others are about to.
-        self._one_has_ended_well = False
-        #: Workers that have failed after their training functions had returned: how, and the code.
-        self.late_failures: dict[int, tuple[str, int]] = {}
-        self._have_functions = False  # whether a worker has begun one, so that all are to
-        self._starts_none = False  # since the job is drained as a whole
+        self._slots = WorkerSlots(options, owner, self.workers, self.table)
+        self._finishing = Finishing(
+            hosts_change, self.workers, self._forming, self._kill, self._refuse, self._end
+        )
 
     @property
     def meeting(self) -> int:
@@ -79,12 +78,9 @@ class Driver:
         return self._forming.meeting
 
     @property
-    def _has_finished(self) -> bool:
-        """Whether a worker has done its work, so that the others are about to.
-
-        That is no longer so once any of them begins another call of a training function.
-        """
-        return self._one_has_ended_well or self.workers.have_returned()
+    def late_failures(self) -> Mapping[int, tuple[str, int]]:
+        """Workers that have failed after a training function had returned: how, and the code."""
+        return self._finishing.late_failures
 
     # ---- Another launcher.
 
@@ -97,10 +93,8 @@ class Driver:
             "meeting": self.meeting,
             "resets": self._forming.resets,
             "change": self._news.number,
-            "one_has_ended_well": self._one_has_ended_well,
-            "late_failures": [[number, *how] for number, how in self.late_failures.items()],
-            "have_functions": self._have_functions,
-            "starts_none": self._starts_none,
+            **self._finishing.saved(),
+            "starts_none": self._slots.are_given_up,
             "announced": self._news.announced,
             "table": self.table.saved(),
             "workers": [
@@ -137,12 +131,10 @@ class Driver:
         self._forming.restore(meeting, saved["resets"] + (meeting > max(1, saved["meeting"])))
         change = max([saved["change"], *(report.change for report in reports.values())])
         self._news.restore(change, saved["announced"])
-        self._one_has_ended_well = saved["one_has_ended_well"]
-        self.late_failures = {number: (how, code) for number, how, code in saved["late_failures"]}
-        self._have_functions = saved["have_functions"] or any(w.call for w in self.workers)
-        if not self._has_finished:
+        self._finishing.restore(saved)
+        if not self._finishing.has_begun:
             self._begin_another_call()
-        self._starts_none = saved["starts_none"]
+        self._slots.are_given_up = saved["starts_none"]
 
     # ---- What happens.
 
@@ -174,6 +166,7 @@ class Driver:
         self._forming.note_ready(worker, failure)
         worker.state = State.WAITING
         worker.commits, worker.is_out_of_reach = commits, is_out_of_reach
+        worker.has_state = worker.has_state or commits > 0
         worker.call = worker.call if call is None else call
         self._update()
 
@@ -183,11 +176,11 @@ class Driver:
 
     def began_function(self, number: int, call: int = 1) -> None:
         """A worker has entered a training function, for the `call`th time."""
-        had_finished = self._has_finished
+        had_finished = self._finishing.has_begun
         worker = self.workers[number]
         worker.is_in_function, worker.call = True, call
-        self._have_functions = True
-        if had_finished and not self._has_finished:
+        self._finishing.have_functions = True
+        if had_finished and not self._finishing.has_begun:
             self._begin_another_call()
             self._update()
 
@@ -196,7 +189,7 @@ class Driver:
         worker = self.workers[number]
         worker.is_in_function, worker.returned = False, call
         if worker.is_alive:
-            worker.state = State.FINISHED if self._has_finished else State.MEMBER
+            worker.state = State.FINISHED if self._finishing.has_begun else State.MEMBER
         self._update()
 
     def ended(self, number: int, how: str | None, code: int = 1) -> None:
@@ -213,14 +206,15 @@ class Driver:
         worker.state = State.GONE
         if self.is_over:
             return
-        too_early = None if how or before is State.FINISHED else self._exits_too_early(worker)
-        if how and before is State.FINISHED and not worker.is_told_to_end:
-            self.late_failures[number] = how, code
+        if how and self._finishing.is_late(worker, before):
+            self._finishing.failed_late(worker, how, code)
         elif not worker.is_leaving:
+            has_returned = before is State.FINISHED
+            too_early = None if how or has_returned else self._finishing.exits_too_early(worker)
             if how or too_early:
-                self._failed(worker, too_early)
+                self._slots.failed(worker, too_early)
             else:
-                self._one_has_ended_well = worker.has_done_all = True
+                self._finishing.ended_well(worker)
         self._forming.note_ended()
         self._update()
 
@@ -252,9 +246,9 @@ class Driver:
 
     def drain_all(self) -> None:
         """Has all workers finish their step and leave. The job ends then, for want of workers."""
-        if self.is_over or self._starts_none:
+        if self.is_over or self._slots.are_given_up:
             return
-        self._starts_none = True
+        self._slots.are_given_up = True
         self._drain(self.workers.alive(), "the job")
         if not self.workers.alive():
             self._end("it is drained before it has any workers")
@@ -303,20 +297,21 @@ class Driver:
     def _update(self) -> None:
         if self.is_over:
             return
-        if self._has_finished and (self._have_functions or self._hosts_change):
-            self._finish()
-        elif self._has_finished:
-            self._run_to_the_end()
+        if self._finishing.has_begun:
+            self._finishing.go_on(self._news.number)
         else:
             self._let_go()
             self._start_workers()
             self._news.tell()
             self._forming.go_on(self._news.number)
+            if not self._forming.is_under_way:  # a world may just have formed
+                self._let_go()
+                self._news.tell()
         self._call_the_roll()
 
     def _call_the_roll(self) -> None:
         """Looks after those who may be stopped: members whom others wait for, and who leave."""
-        states = [State.MEMBER] if self._has_finished or self._forming.is_under_way else []
+        states = [State.MEMBER] if self._finishing.has_begun or self._forming.is_under_way else []
         leaving = (State.MEMBER, State.WAITING)
         self._roll_call.await_workers(
             worker
@@ -327,77 +322,8 @@ class Driver:
         )
 
     def _begin_another_call(self) -> None:
-        """Lets the job go on after a call, with those that are there."""
-        for worker in self.workers.alive():
-            if worker.state is State.FINISHED:
-                worker.state = State.MEMBER  # it is about to begin that call, too
-        for number in self.late_failures:
-            self._failed(self.workers[number])
-        self.late_failures.clear()
-
-    def _finish(self) -> None:
-        """Ends the job when no member of the last world is left.
-
-        Those that have not joined may wait for another call of a training function, until then.
-        """
-        self._forming.deadline = NEVER  # it is for workers that are to meet
-        states = {worker.state for worker in self.workers.alive()}
-        if self._one_has_ended_well or State.FINISHED not in states:
-            for worker in self.workers.alive():
-                if worker.state is State.STARTING and self.meeting > 0:
-                    self._kill(worker, "the job has finished")
-                elif worker.state is State.WAITING:
-                    self._refuse(worker, "the job has finished")
-        still_run = {State.MEMBER, State.FINISHED}
-        if self.meeting == 0:
-            still_run.add(State.STARTING)
-        if not still_run & states:
-            self._end(None)
-
-    def _run_to_the_end(self) -> None:
-        """Ends a job on fixed hosts, without training functions, when all workers have ended.
-
-        One of them that has ended with code 0 tells nothing of the others. They may meet again, or
-        the program may need no world.
-        """
-        if too_few := self._forming.why_too_few():
-            return self._end(too_few)
-        alive = self.workers.alive()
-        if not alive:
-            return self._end(None)
-        self._forming.finished = sum(w.has_done_all for w in self.workers)
-        if any(worker.state is State.WAITING for worker in alive):
-            self._forming.go_on(self._news.number)
-        else:
-            self._forming.deadline = NEVER
-
-    def _exits_too_early(self, worker: Worker) -> str | None:
-        """Returns how a worker has failed that has exited with code 0; None if it has not."""
-        if worker.is_in_function:
-            return "exited with code 0 before its training function had returned"
-        # Otherwise, it may be a program without such a function.
-        if self._have_functions and not self._has_finished:
-            return "exited with code 0 before its training function had begun"
-        return None
-
-    def _failed(self, worker: Worker, how: str | None = None) -> None:
-        """Keeps out the slot or the host of a worker that has failed.
-
-        Args:
-          how: if the user has not been told yet.
-        """
-        host, slot = worker.place
-        if self._options.blacklist_by == "slot":
-            seconds = self.table.fail_slot(host, slot)
-            what = f"slot {slot} of host {host}"
-        else:
-            if self.table.is_blacklisted(host):
-                return  # by another of its workers
-            seconds = self.table.blacklist(host)
-            what = f"host {host}"
-        until = "for the rest of the job" if seconds == NEVER else f"for {seconds:.0f} s"
-        why = f"has failed: it {how}" if how else "has failed"
-        self._owner.say(f"{what} is not used {until}, since worker {worker.number} {why}")
+        for worker in self._finishing.undo():
+            self._slots.failed(worker)
 
     def _drain(self, workers: Sequence[Worker], what: str) -> list[Worker]:
         """Lets workers go at the end of their step; returns those that have not been already."""
@@ -412,25 +338,15 @@ class Driver:
         self._update()
         return leaving
 
-    def _places(self) -> list[Place]:
-        """Returns the slots that the job uses, in order: those that it has come first."""
-        if self._starts_none:
-            return []
-        places = [
-            (host.name, slot)
-            for host in self.table.usable
-            for slot in self.table.slots_of(host.name)
-        ]
-        had = {worker.place for worker in self.workers.staying()}
-        # A slot that is back after a cooldown takes the place of none that is in use.
-        chosen = set(sorted(places, key=lambda place: place not in had)[: self._options.most])
-        return [place for place in places if place in chosen]
-
     def _let_go(self) -> None:
         """Marks workers whose slots are gone, and ends those that no member depends on."""
-        places = set(self._places())
+        places = set(self._slots.places())
+        self._slots.keep_the_state(places)
         for worker in self.workers.alive():
-            worker.is_leaving = worker.is_leaving or worker.place not in places
+            if worker.awaits_heir:
+                worker.is_leaving = worker.has_lost_slot = False
+            elif worker.place not in places and not worker.is_leaving:
+                worker.is_leaving = worker.has_lost_slot = True
             if not worker.is_leaving:
                 continue
             if worker.state is State.STARTING or self.table.is_blacklisted(worker.place[0]):
@@ -440,7 +356,7 @@ class Driver:
 
     def _start_workers(self) -> None:
         """Starts a worker on each slot that has none."""
-        places = self._places()
+        places = self._slots.places()
         if self.meeting == 0 and not self.workers and len(places) < self._size:
             return  # wait for as many as the user has asked for
         taken = {worker.place for worker in self.workers.alive()}

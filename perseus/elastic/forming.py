@@ -15,7 +15,7 @@ __all__ = ["NEVER", "RESET_LIMIT", "Forming"]
 #: Scripts and tests look for these words of Horovod's.
 RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"
 
-_NOBODY_LEFT = "no worker is left that has been in the job's last world, and so has its state"
+_NOBODY_LEFT = "no worker is left that has the state of the job's last world"
 
 # Workers that are starting have so long beyond the time-out, which is for slots.
 _SECONDS_TO_START = 300.0
@@ -183,8 +183,6 @@ class Forming:
             )
         for worker in self._workers.of_state(State.MEMBER, State.STARTING):
             self._kill(worker, f"it has not come within {seconds} s")
-        if self.meeting and not any(worker.is_old for worker in waiting):
-            return self._end(_NOBODY_LEFT)
         self._form(waiting)
 
     def _trains_on(self) -> bool:
@@ -216,6 +214,8 @@ class Forming:
             )
 
     def _form(self, waiting: Sequence[Worker]) -> None:
+        if self.meeting and not any(map(self._workers.can_give_state, waiting)):
+            return self._end(_NOBODY_LEFT)
         if self.meeting > 0 and not self._failed_meetings:
             self.resets += 1
         limit = self._options.reset_limit
@@ -232,5 +232,6 @@ class Forming:
             worker.state = State.MEMBER
             worker.rank = rank
             worker.meeting = self.meeting
+            worker.has_state |= self.meeting == 1  # all have the same as little
         for worker in ordered:
             self._owner.enter(worker, world)

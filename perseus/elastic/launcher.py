@@ -21,8 +21,8 @@ from perseus.elastic.job_record import JobRecord
 from perseus.elastic.options import ElasticOptions
 from perseus.elastic.outliving import Outliving
 from perseus.elastic.sources import FixedSource
-from perseus.elastic.torch_places import TorchPlaces
-from perseus.elastic.workers import State, Worker, worker_places
+from perseus.elastic.torch_places import TorchPlaces, TorchVariables
+from perseus.elastic.workers import State, Worker
 from perseus.run import agent_protocol as protocol
 from perseus.run.environment import peer_timeout, rank_environment
 from perseus.run.failures import how_it_ended, name_ranks
@@ -83,13 +83,11 @@ class ElasticLauncher(Launcher):
             options, elastic.size, self, patience=patience, hosts_change=not self._is_fixed
         )
         self._first_hosts = elastic.hosts
-        self._torch_places = elastic.places
-        # What torch.distributed reads in the ranks of the last world that was entered, or of the
-        # first one before, by worker.
-        self._entered: tuple[int, dict[int, dict[str, str]]] = (0, {})
+        self._torch_variables = TorchVariables(elastic.places, self._driver.workers)
         self._found: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
         self._wakeup_read, self._wakeup_write = os.pipe()
-        os.set_blocking(self._wakeup_read, False)
+        for end in (self._wakeup_read, self._wakeup_write):
+            os.set_blocking(end, False)
         self._discovery = Discovery(
             source, self._take_hosts, interval=interval, known=elastic.hosts
         )
@@ -274,7 +272,8 @@ class ElasticLauncher(Launcher):
     def _take_hosts(self, hosts: list[Host]) -> None:
         """Takes what discovery finds, in its thread."""
         self._found.put(hosts)
-        os.write(self._wakeup_write, b"h")
+        with contextlib.suppress(BlockingIOError):  # it is awake, and has not looked
+            os.write(self._wakeup_write, b"h")
 
     def _read_hosts(self) -> None:
         os.read(self._wakeup_read, 4096)
@@ -296,7 +295,7 @@ class ElasticLauncher(Launcher):
         self._is_changed = True
         planned = self._driver.planned()
         if self._is_fixed and not self._slots:
-            self._entered = 0, self._torch_variables(sorted(planned, key=lambda n: planned[n].rank))
+            self._torch_variables.plan(sorted(planned, key=lambda n: planned[n].rank))
         for worker in starting:
             slot = planned[worker.number]
             self._slots.append(slot)
@@ -342,13 +341,8 @@ class ElasticLauncher(Launcher):
 
     def _environment(self, number: int, slot: Slot) -> dict[str, str]:
         number_on_host = self._driver.workers[number].place[1]
-        for_torch = {} if self._driver.meeting else self._entered[1].get(number, {})
+        for_torch = {} if self._driver.meeting else self._torch_variables.planned(number)
         return rank_environment(slot) | for_torch | {"PERSEUS_ELASTIC_SLOT": str(number_on_host)}
-
-    def _torch_variables(self, workers: Sequence[int]) -> dict[int, dict[str, str]]:
-        """Returns the variables of these workers, which are in the order of their ranks."""
-        places = worker_places([self._driver.workers[number] for number in workers])
-        return dict(zip(workers, self._torch_places.variables(*places), strict=True))
 
     def kill(self, worker: Worker, why: str) -> None:
         self._is_changed = True
@@ -357,11 +351,7 @@ class ElasticLauncher(Launcher):
 
     def enter(self, worker: Worker, world: NextWorld) -> None:
         self._is_changed = True
-        if world.meeting != self._entered[0]:
-            is_as_planned = world.meeting == 1 and list(self._entered[1]) == list(world.workers)
-            variables = self._entered[1] if is_as_planned else self._torch_variables(world.workers)
-            self._entered = world.meeting, variables
-        environment = self._entered[1][worker.number]
+        environment = self._torch_variables.entered(worker.number, world)
         assert self._job.rendezvous
         meets_at = self._job.rendezvous.seen_from(worker.place[0])
         message = messages.world_message(worker.number, world, meets_at, environment)
@@ -393,34 +383,12 @@ class ElasticLauncher(Launcher):
             message = f"the ranks have left, since perseusrun got {number.name}"
             return self._failures.fail(None, message, 128 + number)
         if failure is not None:
-            return self._fail(failure)
+            return self._failures.fail_without(failure, self._driver.workers, self._driver.meeting)
         if self._driver.late_failures:
-            return self._fail_late()
+            return self._failures.fail_late(self._driver.late_failures, self._driver.workers)
         for worker in self._driver.workers.alive():
             if worker.state is not State.FINISHED:
                 self._leave_by.setdefault(worker.number, time.monotonic() + _SECONDS_TO_LEAVE)
-
-    def _fail(self, why: str) -> None:
-        """Ends the job, and names a rank of the last world that has failed, if there is one."""
-        workers, meeting = self._driver.workers, self._driver.meeting
-        failed = [n for n in reversed(self._failures.unexpected) if workers[n].meeting == meeting]
-        if not failed:
-            return self._failures.fail(None, why, 1)
-        number = self._failures.culprit_of(failed)
-        where = f"rank {number} on host {workers[number].place[0]}"
-        self._failures.fail(number, f"{why}; {where} {self._failures.unexpected[number]}", 1)
-
-    def _fail_late(self) -> None:
-        """Ends the job, whose work is done, with the failure of a rank that came after it."""
-        late = self._driver.late_failures
-        number = self._failures.culprit_of(list(late))
-        how, code = late[number]
-        where = f"rank {number} on host {self._driver.workers[number].place[0]}"
-        self._failures.fail(
-            number,
-            f"the job has failed: {where} {how} after its training function had returned",
-            code,
-        )
 
     def _tell_call(self) -> None:
         """Tells workers that start which calls of training functions are not for them."""

@@ -31,7 +31,10 @@ class Worker:
     returned: int = 0  # the last call from which it has returned
     meeting: int = 0  # of the last world that it was in
     commits: int = 0  # that its state had seen when it last asked for a world
+    has_state: bool = False  # whether it is in the job from its start, or has seen a commit
+    awaits_heir: bool = False  # whether its slot is gone, and it stays until another has its state
     is_leaving: bool = False  # whether the job has no place for it any more
+    has_lost_slot: bool = False  # whether it is leaving for that reason alone
     is_told_to_end: bool = False  # whether it has been killed, or refused a world
     is_killed: bool = False
     is_out_of_reach: bool = False  # whether it could not reach the others when they were to meet
@@ -41,6 +44,11 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         return self.state is not State.GONE
+
+    @property
+    def may_stay(self) -> bool:
+        """Returns whether it may still stay although it has lost its slot, and is leaving."""
+        return self.has_lost_slot and not self.is_told_to_end and self.leave_by is None
 
     @property
     def is_old(self) -> bool:
@@ -75,6 +83,15 @@ class Workers:
     def staying(self) -> list[Worker]:
         """Returns those that are alive, and whose slots are still the job's."""
         return [worker for worker in self.alive() if not worker.is_leaving]
+
+    def can_give_state(self, worker: Worker) -> bool:
+        """Returns whether others can get the job's state from this worker, as far as is known.
+
+        A program without training functions reports no commits, so there all that have been in a
+        world count.
+        """
+        has_functions = any(each.call for each in self._all)
+        return worker.has_state or (worker.is_old and not has_functions)
 
     def earliest_call(self) -> int:
         """Returns the first call of a training function that one is in which may have the state."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from perseus_core import AbortedError
 
-__all__ = ["StageError", "lost", "lost_rank", "one_line"]
+__all__ = ["StageError", "lost", "one_line"]
 
 
 class StageError(RuntimeError):
@@ -31,22 +30,13 @@ class StageError(RuntimeError):
         return type(self), (str(self), self.stage, self.rank)
 
 
-def lost_rank(error: AbortedError) -> int | None:
-    """Returns the rank that is gone; None if the error does not say.
-
-    The engine's text is all that tells: "recv from rank 1: lost rank 2".
-    """
-    ranks = re.findall(r"rank (\d+)", str(error))
-    return int(ranks[-1]) if ranks else None
-
-
 def lost(error: AbortedError, stages: Sequence[Sequence[int]]) -> AbortedError:
     """Returns the error of a lost rank with the stages that it had.
 
     stages: those of each rank of the world.
     """
     text = str(error)
-    rank = lost_rank(error)
+    rank = error.rank
     if rank is None or rank >= len(stages) or "stage" in text:
         return error
     held = stages[rank]

@@ -17,7 +17,6 @@ mpirun starts `agent.py --call-back` once for each rank. This agent connects to 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import selectors
@@ -36,8 +35,8 @@ if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run.launcher_silence import LauncherSilence
     from perseus.run.launcher_stream import END, LauncherStream
     from perseus.run.rank_input import RankInput
+    from perseus.run.rank_pipes import RankPipes
     from perseus.run.rank_process import IGNORED, Rank, threads_of_a_rank
-    from perseus.run.rank_sockets import DriverSocket
     from perseus.run.without_launcher import NEVER, TAKE_OVER, WithoutLauncher, hand_over
 else:  # run by its path: what is beside this file needs no package either
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
@@ -51,6 +50,7 @@ else:  # run by its path: what is beside this file needs no package either
     from launcher_silence import LauncherSilence
     from launcher_stream import END, LauncherStream
     from rank_input import RankInput
+    from rank_pipes import RankPipes
     from rank_process import IGNORED, Rank, threads_of_a_rank
     from without_launcher import NEVER, TAKE_OVER, WithoutLauncher, hand_over
 
@@ -71,7 +71,7 @@ class Agent:
         self._drain_request = DrainRequest(self._job.get("seconds_to_drain"))
         self._silence = LauncherSilence(self._job.get("most_silence"))
         self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
-        self._holds = False  # whether to leave the ranks' output in their pipes
+        self._pipes = RankPipes(self._selector, self._send, lambda: not self._stream.is_full)
         self._outlives: WithoutLauncher | None = None  # if this agent may outlive its launcher
         self._has_lost_launcher = False  # which has closed our stdin, or was killed
 
@@ -89,6 +89,7 @@ class Agent:
         self._selector.register(
             wakeup_read, selectors.EVENT_READ, lambda: os.read(wakeup_read, 4096)
         )
+        self._stream.never_block(self._selector)
         if how := self._job.get("outlives"):
             with contextlib.suppress(OSError):  # then it ends with its launcher
                 self._outlives = WithoutLauncher(
@@ -97,9 +98,10 @@ class Agent:
         self._start()
         for command, argument in self._stream.waiting_commands():
             self._obey(command, argument)
-        while self._has_work():
-            for key, _ in self._selector.select(self._seconds_left()):
+        while (has_ranks := self._has_ranks()) or time.monotonic() < self._words_deadline():
+            for key, _ in self._selector.select(self._seconds_left(has_ranks=has_ranks)):
                 key.data()
+            self._pipes.look_for_room()
             self._ask_to_drain()  # before it says that ranks have ended, on the same SIGTERM
             self._reap()
             if time.monotonic() >= self._silence_deadline():
@@ -114,9 +116,19 @@ class Agent:
         elif self._has_lost_launcher and (path := self._job.get("launcher_socket")):
             job_folder.remove_socket_of_dead(path)
 
-    def _has_work(self) -> bool:
+    def _has_ranks(self) -> bool:
         """Returns whether a rank runs, or a process that has the grace."""
         return any(rank.running for rank in self._ranks.values()) or self._grace.is_awaited()
+
+    def _words_deadline(self) -> float:
+        """Returns until when the launcher may take the last words, once nothing runs any more.
+
+        A launcher that has been stopped takes them when it goes on. One that has ended the job, or
+        that is not heard any more, is not stopped.
+        """
+        if not self._stream.has_unsent:
+            return 0.0
+        return self._stream.stall_deadline() if self._grace.has_begun else NEVER
 
     def _start(self) -> None:
         for place in self._job["ranks"]:
@@ -147,28 +159,7 @@ class Agent:
         self._ranks[rank.process.pid] = rank
         if self._outlives:
             self._outlives.add_rank(number)
-        for kind in rank.pipes:
-            self._watch(rank, kind)
-
-    def _watch(self, rank: Rank, kind: int) -> None:
-        self._selector.register(
-            rank.pipes[kind], selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
-        )
-
-    def _hold(self, holds: bool) -> None:
-        """Leaves the ranks' output in their pipes, so that ranks wait that write more, or goes on.
-
-        All else that ranks say is still passed on.
-        """
-        if holds == self._holds:
-            return
-        self._holds = holds
-        for rank in self._ranks.values():
-            for kind in (protocol.STDOUT, protocol.STDERR):
-                if kind in rank.pipes and holds:
-                    self._selector.unregister(rank.pipes[kind])
-                elif kind in rank.pipes:
-                    self._watch(rank, kind)
+        self._pipes.add(rank)
 
     def _open_stdin(self, number: int) -> int:
         """Opens what a rank reads. Each rank reads the payload from its start."""
@@ -194,7 +185,8 @@ class Agent:
         outlives.launcher_died()
         if self._input:
             self._input.close()
-        self._hold(False)
+        self._stream.forget_unsent()
+        self._pipes.hold_output(False)
 
     def _take_over(self, stdin: int, stdout: int) -> None:
         """Goes on with another launcher."""
@@ -202,7 +194,7 @@ class Agent:
         for fd, own in ((stdin, sys.stdin.fileno()), (stdout, sys.stdout.fileno())):
             os.dup2(fd, own, inheritable=False)
             os.close(fd)
-        self._stream.forget_received()
+        self._stream.begin_again()
         self._silence.hears()
         self._stream.write(protocol.MAGIC)
         self._outlives.begin_again(self._stream.send)
@@ -254,7 +246,7 @@ class Agent:
             number, _ = protocol.RANK_AND_COUNT.unpack_from(argument)
             self._tell(number, argument[protocol.RANK_AND_COUNT.size :])
         elif command in (protocol.HOLD, protocol.GO_ON):
-            self._hold(command == protocol.HOLD)
+            self._pipes.hold_output(command == protocol.HOLD)
         elif command == protocol.ASK:
             self._stream.send(protocol.HERE, self._job["ranks"][0]["rank"], b"")
         else:
@@ -275,49 +267,8 @@ class Agent:
         if self._outlives:
             self._outlives.is_told(number, message)
         for rank in self._ranks.values():
-            if rank.rank == number and rank.running and rank.driver:
-                rank.driver.write(message)
-                self._serve_driver(rank, rank.driver)
-
-    def _serve_driver(self, rank: Rank, driver: DriverSocket) -> None:
-        """Sends a rank what it has room for, and forwards what it says."""
-        events = selectors.EVENT_READ
-        if driver.flush():
-            events |= selectors.EVENT_WRITE
-        self._forward(rank, protocol.TO_DRIVER)
-        if protocol.TO_DRIVER in rank.pipes:
-            serve = functools.partial(self._serve_driver, rank, driver)
-            self._selector.modify(driver, events, serve)
-
-    def _forward(self, rank: Rank, kind: int) -> bool:
-        """Sends what a pipe holds to the launcher; returns whether there may be more.
-
-        Since the pipe became readable, something else may have read to its end, and closed it.
-        """
-        if kind not in rank.pipes:
-            return False
-        try:
-            data = rank.read(kind)
-        except BlockingIOError:
-            return False
-        if data is None:
-            self._close(rank, kind)
-            return False
-        if data:
-            self._send(kind, rank.rank, data)
-        return True
-
-    def _drain(self, rank: Rank, kind: int) -> None:
-        """Sends what a pipe holds, and no more: a child of the rank may write without end."""
-        for _ in range(rank.most_reads(kind)):
-            if not self._forward(rank, kind):
-                return
-
-    def _close(self, rank: Rank, kind: int) -> None:
-        pipe = rank.pipes.pop(kind)
-        if not (self._holds and kind in (protocol.STDOUT, protocol.STDERR)):
-            self._selector.unregister(pipe)
-        pipe.close()
+            if rank.rank == number and rank.running:
+                self._pipes.tell(rank, message)
 
     def _reap(self) -> None:
         while True:
@@ -333,11 +284,7 @@ class Agent:
                 continue  # an orphan of a rank, which may have the number of a rank that has ended
             rank.running = False
             rank.process.returncode = os.waitstatus_to_exitcode(status)
-            # A child of the rank may hold its pipes open: take what is in them now, and close them.
-            for kind in list(rank.pipes):
-                self._drain(rank, kind)
-                if kind in rank.pipes:
-                    self._close(rank, kind)
+            self._pipes.take_rest(rank)
             if self._input and rank.rank == 0:
                 self._input.close()
             self._send(protocol.EXIT, rank.rank, str(rank.process.returncode).encode())
@@ -361,8 +308,10 @@ class Agent:
                     rank.driver.tell_of_end()
             self._grace.begin()
 
-    def _seconds_left(self) -> float | None:
+    def _seconds_left(self, *, has_ranks: bool) -> float | None:
         moments = [self._grace.deadline, self._silence_deadline()]
+        if not has_ranks:
+            moments.append(self._words_deadline())
         deadline = self._drain_request.deadline()
         if not self._grace.has_begun and deadline is not None:
             moments.append(deadline)

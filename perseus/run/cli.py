@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perseus import dropin
-from perseus.run import core_distances
+from perseus.run import core_distances, job_commands
 from perseus.run.completion import completion_script
 from perseus.run.config_file import read_config
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
@@ -51,12 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.print_completion:
             print(completion_script(options.print_completion), end="", flush=True)
             return 0
-        if options.drain is not None or options.job is not None:
-            return drain(parser, options)
-        if options.end is not None or options.resume == 0:
-            return end_or_list(parser, options)
-        if options.resume is not None:
-            return resume(parser, options)
+        if job_commands.is_asked(options):
+            return job_commands.run(
+                parser, options, sys.argv[1:] if arguments is None else arguments
+            )
         if options.config_file is not None:
             apply_config(parser, options)
         from perseus.elastic import options as elastic
@@ -90,59 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "the program is written for Horovod; with --drop-in, `import horovod` gives Perseus",
         )
     return status
-
-
-def drain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Drains a host of a job that another perseusrun runs; returns 1 if that cannot be."""
-    if options.drain is None:
-        parser.error("--job names the job whose host is to be drained; give --drain HOST, too")
-    if options.resume is not None:
-        parser.error("--drain lets a host of a job go, and --resume takes a job over; give one")
-    if options.end is not None:
-        parser.error("--drain lets a host of a job go, and --end ends a job; give one")
-    if options.command:
-        parser.error("--drain HOST is for a job that runs already, and takes no program")
-    from perseus.elastic.drain_command import DrainError, drain_host
-
-    try:
-        print(drain_host(options.drain, options.job), flush=True)
-    except DrainError as error:
-        tell(str(error))
-        return 1
-    return 0
-
-
-def end_or_list(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Ends a job whose perseusrun was killed, or lists such jobs; returns 1 if that cannot be."""
-    refuse_program(parser, options)
-    from perseus.elastic.resume_command import ResumeError, end_job, list_jobs
-
-    try:
-        print(list_jobs() if options.end is None else end_job(options.end), flush=True)
-    except ResumeError as error:
-        tell(str(error))
-        return 1
-    return 0
-
-
-def resume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Runs a job to its end whose perseusrun was killed; returns 1 if that cannot be."""
-    refuse_program(parser, options)
-    from perseus.elastic.resume_command import ResumeError, resume_job
-
-    try:
-        return resume_job(options.resume)[1]
-    except ResumeError as error:
-        tell(str(error))
-        return 1
-
-
-def refuse_program(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    if options.resume is not None and options.end is not None:
-        parser.error("--resume takes a job over, and --end ends it; give one")
-    if options.command:
-        flag = "--end" if options.resume is None else "--resume"
-        parser.error(f"{flag} JOB is for a job that runs already, and takes no program")
 
 
 def _start(request: Request, elastic: ElasticOptions | None) -> tuple[Launcher, int]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import selectors
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -23,8 +25,10 @@ else:  # in an agent, which is run by its path
 if TYPE_CHECKING:
     from perseus.run.message_tags import Session
 
-# How long a launcher may take to read the last words.
+# A launcher that takes nothing for so long gets no last words.
 _SECONDS_TO_END = 3.0
+# So much may wait for a launcher that takes less than it is sent.
+_FULL_BYTES = LARGE_PIECE
 
 #: The command that stands for the end of the stream.
 END = b""
@@ -50,17 +54,83 @@ class LauncherStream:
     def __init__(self, session: Session | None = None):
         self._session = session
         self._received = bytearray()
+        self._selector: selectors.BaseSelector | None = None  # of an agent that never blocks
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        #: Whether the launcher takes less than it is sent, so that nothing should be sent that can
+        #: wait.
+        self.is_full = False
+        self._taken_at = 0.0  # when the launcher last took something, or had nothing to take
+        self._awaits_room = False
+        self._is_broken = False  # whether the launcher has gone
+
+    def never_block(self, selector: selectors.BaseSelector) -> None:
+        """Sends from now on what there is room for, and the rest by the selector's callbacks.
+
+        Commands come by the selector, too: on a connection, reading does not block any more either.
+        """
+        self._selector = selector
+        os.set_blocking(sys.stdout.fileno(), False)
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def stall_deadline(self) -> float:
+        """Returns when, by time.monotonic, the launcher has taken nothing for too long."""
+        return self._taken_at + _SECONDS_TO_END
 
     def send(self, kind: int, rank: int, payload: bytes) -> None:
         self.write(protocol.HEADER.pack(kind, rank, len(payload)), payload)
 
     def write(self, *pieces: bytes) -> None:
-        rest = memoryview(self._session.sealer.seal(*pieces) if self._session else b"".join(pieces))
-        while rest:
-            try:
-                rest = rest[os.write(sys.stdout.fileno(), rest) :]
-            except OSError:
-                return  # the launcher has gone; stdin ends, too
+        if self._is_broken:
+            return
+        if not self._unsent:
+            self._taken_at = time.monotonic()
+        whole = self._session.sealer.seal(*pieces) if self._session else b"".join(pieces)
+        self._unsent.append(memoryview(whole))
+        self._unsent_bytes += len(whole)
+        self._flush()
+
+    def forget_unsent(self) -> None:
+        """Drops what the launcher has not taken."""
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self.is_full = False
+        self._await_room(False)
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                count = os.write(sys.stdout.fileno(), self._unsent[0])
+                self._note_sent(count)
+        except BlockingIOError:
+            self._await_room(True)
+        except OSError:  # the launcher has gone; stdin ends, too
+            self._is_broken = True
+            self.forget_unsent()
+        else:
+            self._await_room(False)
+        if self._unsent_bytes > _FULL_BYTES:
+            self.is_full = True
+        elif self._unsent_bytes <= _FULL_BYTES // 4:
+            self.is_full = False
+
+    def _note_sent(self, count: int) -> None:
+        self._taken_at = time.monotonic()
+        self._unsent_bytes -= count
+        self._unsent[0] = self._unsent[0][count:]
+        if not self._unsent[0]:
+            self._unsent.popleft()
+
+    def _await_room(self, is_awaited: bool) -> None:
+        if self._selector and is_awaited != self._awaits_room:
+            self._awaits_room = is_awaited
+            if is_awaited:
+                self._selector.register(sys.stdout.fileno(), selectors.EVENT_WRITE, self._flush)
+            else:
+                self._selector.unregister(sys.stdout.fileno())
 
     def send_taken(self, count: int) -> None:
         self.send(protocol.INPUT_TAKEN, 0, protocol.COUNT.pack(count))
@@ -85,9 +155,12 @@ class LauncherStream:
                 if not os.read(sys.stdin.fileno(), LARGE_PIECE):
                     return
 
-    def forget_received(self) -> None:
-        """Drops the beginning of a command that a launcher has not sent whole."""
+    def begin_again(self) -> None:
+        """Goes on with another launcher, to which the one before has left nothing."""
         self._received.clear()
+        self.forget_unsent()
+        self._is_broken = False
+        os.set_blocking(sys.stdout.fileno(), False)
 
     def receive(self, length: int) -> bytes:
         return b"".join(self._pieces(length))
@@ -112,11 +185,14 @@ class LauncherStream:
         return file
 
     def commands(self) -> Iterator[tuple[bytes, bytes]]:
-        """Waits until something arrives, and yields the commands that have arrived whole.
+        """Takes what has arrived, and yields the commands that have arrived whole.
 
         Each comes with its argument. END is the last.
         """
-        data = self._read(LARGE_PIECE)
+        try:
+            data = self._read(LARGE_PIECE)
+        except BlockingIOError:
+            return
         self._received += data or b""
         yield from self.waiting_commands()
         if data is None:

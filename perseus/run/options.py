@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
+from collections.abc import Sequence
 from typing import Literal, NoReturn
 
 from perseus.run.completion import SHELLS
@@ -55,6 +56,17 @@ def make_parser(level: Level = "effective") -> argparse.ArgumentParser:
     add_setting_options(parser, level)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def flags_in(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """Returns the flags that these arguments give, which `parser` takes without an error.
+
+    A program's own flags count, too, if it has any.
+    """
+    flags = parser._option_string_actions
+    spellings = ((word, word.partition("=")[0], word[:2]) for word in words)
+    given = (next((flag for flag in spelling if flag in flags), None) for spelling in spellings)
+    return [flag for flag in given if flag is not None]
 
 
 def short_help() -> str:

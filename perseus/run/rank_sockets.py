@@ -89,14 +89,18 @@ class DriverSocket(RankSocket):
         self.write(b'{"says": "ending"}')
         self.flush()
 
-    def flush(self) -> bool:
-        """Sends what the rank has room for; returns whether something is left."""
+    @property
+    def is_behind(self) -> bool:
+        """Returns whether something waits for room."""
+        return bool(self._waiting)
+
+    def flush(self) -> None:
+        """Sends what the rank has room for."""
         try:
             while self._waiting:
                 self._socket.send(self._waiting[0])
                 self._waiting.popleft()
         except BlockingIOError:
-            return True
+            pass
         except OSError:
             self._waiting.clear()
-        return False

@@ -285,7 +285,9 @@ class Job:
         elif any(f"no elastic job {self._number} of this user" in line for line in self.output):
             self.run.outcome = "the job ended before it was resumed"
         else:
-            if self.process.returncode != 0:
+            late = "after its training function had returned"
+            has_failed_late = any(late in line for line in self.output)  # nobody can replace it
+            if self.process.returncode != 0 and not has_failed_late:
                 self.run.problems.append(f"it ended with status {self.process.returncode}")
             if not any(said["rank"] == self.run.spared for said in well):
                 self.run.problems.append("the rank that was spared has not come to the end")

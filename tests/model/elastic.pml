@@ -12,6 +12,9 @@
  * that waits at the rendezvous, and a worker that is refused ends at once. The driver hears of that
  * later.
  *
+ * With FIXED_HOSTS there are no other slots than those at first, so the job goes on without those that
+ * are lost, and ends once there are fewer than LEAST.
+ *
  * There is one call of a training function, and no worker fails after it. So workers that have not
  * joined are ended once another has returned; the driver waits for a further call until all that
  * have returned have ended.
@@ -22,10 +25,13 @@
  *   - when the job has ended, no worker waits for another
  *   - no operation is agreed on in a world after one was in a later world
  *   - all members that complete an operation hear of the same change with it
- *   - a world other than the first has a worker that has been in the one before: it has the state
+ *   - a world other than the first has a worker that is known to have the state
+ *   - where all slots are lost that have workers with the state, such a worker stays until another
+ *     one has it, too
  *   - the driver takes no world for ended that trains on, and forms none without a cause
- *   - no worker is left behind: it is starting, or in the world, or waits for one that is being
- *     formed or was announced to the members, or is to end and will be told so
+ *   - no worker is left behind: it is starting, or in the world, or in one that has ended, or waits
+ *     for one that is being formed, was announced to the members, or comes after one that has ended,
+ *     or is to end and will be told so
  */
 
 #ifndef RANKS
@@ -50,7 +56,12 @@
 #define STEPS 2
 #endif
 #define WORKERS (RANKS + JOINS)
-#define MEETINGS (2 + DEATHS + LEAVES + JOINS + TIMEOUTS) /* one more than ever happen */
+#if JOINS > 0 /* one more for those who stay until a new one has the state */
+#define HANDOVERS LEAVES
+#else
+#define HANDOVERS 0
+#endif
+#define MEETINGS (2 + DEATHS + LEAVES + HANDOVERS + JOINS + TIMEOUTS) /* one more than ever happen */
 #define bit(i) (1 << (i))
 
 /* ---- What the worker does. */
@@ -89,6 +100,8 @@ typedef Worker {
   /* What the driver knows. */
   byte state;
   byte last_meeting;
+  bool has_state; /* surely */
+  bool awaits_heir;
   bool is_leaving;
   bool is_told_to_end
 }
@@ -117,11 +130,15 @@ bool waits_for_starts;
 byte announced;   /* bits: workers */
 byte gone_places; /* bits: workers */
 byte started = RANKS;
+byte heirs_in; /* the last world that was told that it has heirs */
 
 byte deaths, leaves_, early;
 byte newest; /* the last meeting in whose world an operation was agreed on */
 
-hidden byte i, j, yes, has_state, members, waiting, starting, staying;
+hidden byte i, j, k, yes, has_state, members, waiting, starting, staying, heirs, had_last;
+#ifdef FIXED_HOSTS
+hidden byte slots;
+#endif
 
 
 #define me_ worker[me]
@@ -304,16 +321,76 @@ inline finish() {
   if :: !yes -> end_job(true) :: else fi
 }
 
+#define has_place(w) (!(gone_places & bit(w)))
+#if defined(SHARED_HOST) /* the host that is not used any more is 0 and 1's */
+#define is_kept_out(w) (w < 2 && !has_place(w))
+#else
+#define is_kept_out(w) false
+#endif
+
+#define is_last(w) \
+  (is_alive(w) && !worker[w].is_told_to_end && is_old(w) && !has_place(w) && !is_kept_out(w))
+
+/* Workers whose slots are gone stay if none of the others is sure to have the state; then they stay
+ * until as many have it as the job needs. Those that are leaving only stay if there are no others. */
+inline keep_the_state() {
+  heirs = 0;
+  had_last = false;
+  yes = 0; /* slots */
+  j = 0;
+  do
+  :: j < WORKERS ->
+     heirs = heirs + (is_staying(j) && has_place(j) && worker[j].has_state);
+     yes = yes + (is_alive(j) && has_place(j));
+     had_last = had_last || worker[j].awaits_heir;
+     j++
+  :: else -> break
+  od;
+  yes = (!had_last -> 1 : (yes < LEAST -> yes : LEAST));
+  if :: yes == 0 -> yes = 1 :: else fi;
+  has_state = heirs >= yes;
+  yes = false;
+  j = 0;
+  do
+  :: j < WORKERS -> yes = yes || (is_last(j) && !worker[j].is_leaving); j++
+  :: else -> break
+  od;
+  j = 0;
+  do
+  :: j < WORKERS ->
+     worker[j].awaits_heir = !has_state && is_last(j) && !(yes && worker[j].is_leaving);
+     j++
+  :: else -> break
+  od
+}
+
+/* A worker that is refused leaves its state to another one, which may have died since. */
+inline check_heirs(w) {
+  yes = worker[w].steps < 2; /* others may be behind by the last one */
+  k = 0;
+  do
+  :: k < WORKERS ->
+     yes = yes || (is_staying(k) && is_old(k) &&
+                   (worker[k].phase == ENDED || worker[k].steps + 1 >= worker[w].steps));
+     k++
+  :: else -> break
+  od;
+  assert(yes)
+}
+
 inline let_go() {
+  keep_the_state();
   j = 0;
   do
   :: j < WORKERS ->
      if
      :: is_alive(j) ->
-        worker[j].is_leaving = worker[j].is_leaving || (gone_places & bit(j));
+        worker[j].is_leaving = !worker[j].awaits_heir && (worker[j].is_leaving || !has_place(j));
         if
         :: worker[j].is_leaving && worker[j].state == STARTING -> kill_worker(j)
-        :: worker[j].is_leaving && worker[j].state == WAITING -> refuse(j)
+        :: worker[j].is_leaving && worker[j].state == WAITING && !worker[j].is_told_to_end ->
+           if :: is_old(j) && !is_kept_out(j) -> check_heirs(j) :: else fi;
+           refuse(j)
         :: else
         fi
      :: else
@@ -338,8 +415,31 @@ inline let_go() {
   (worker[w].state == MEMBER && worker[w].is_leaving && worker[w].last_meeting == meeting)
 #endif
 
+/* Members may leave as soon as others have the state, and nobody has been told yet. */
+inline look_for_heirs() {
+  heirs = 0;
+  had_last = false;
+  j = 0;
+  do
+  :: j < WORKERS && !is_forming ->
+     if
+     :: worker[j].state == MEMBER && worker[j].last_meeting == meeting ->
+        had_last = had_last || worker[j].awaits_heir;
+        heirs = heirs + !(worker[j].awaits_heir || worker[j].is_leaving || worker[j].has_state)
+     :: else
+     fi;
+     j++
+  :: else -> break
+  od;
+  if
+  :: had_last && heirs > 0 && heirs_in != meeting -> heirs_in = meeting; yes = true
+  :: else
+  fi
+}
+
 inline notify() {
   yes = false;
+  look_for_heirs();
   j = 0;
   do
   :: j < WORKERS && !is_forming ->
@@ -373,6 +473,9 @@ inline notify() {
 inline count_workers() {
   members = 0; waiting = 0; starting = 0; /* of those that stay */
   staying = 0; /* that have the state */
+#ifdef FIXED_HOSTS
+  slots = RANKS;
+#endif
   j = 0;
   do
   :: j < WORKERS ->
@@ -384,12 +487,15 @@ inline count_workers() {
         staying = staying + (is_old(j) || meeting == 0)
      :: else
      fi;
+#ifdef FIXED_HOSTS
+     slots = slots - (worker[j].state == GONE && worker[j].has_failed && !worker[j].is_leaving);
+#endif
      j++
   :: else -> break
   od
 }
 
-inline form() {
+inline form_a_world() {
   meeting++;
   assert(meeting < MEETINGS);
   is_forming = false;
@@ -401,10 +507,15 @@ inline form() {
   :: j < WORKERS ->
      if
      :: is_staying(j) && worker[j].state == WAITING ->
-        has_state = has_state || worker[j].last_meeting == meeting - 1;
+        has_state = has_state || worker[j].has_state;
         world[meeting].members = world[meeting].members | bit(j);
         worker[j].state = MEMBER;
         worker[j].last_meeting = meeting;
+#ifdef HEIRS_NEED_NO_STATE
+        worker[j].has_state = true;
+#else
+        worker[j].has_state = worker[j].has_state || meeting == 1;
+#endif
         worker[j].change = 0; /* what comes before the answer has no effect any more */
         if
         :: worker[j].phase == ENDED -> world[meeting].lost = world[meeting].lost | bit(j)
@@ -418,7 +529,31 @@ inline form() {
   assert(has_state)
 }
 
+/* Ends the job if those who are to be in the next world would begin it anew, without its state. */
+inline form() {
+  has_state = meeting == 0;
+  j = 0;
+  do
+  :: j < WORKERS ->
+     has_state = has_state ||
+                 (is_staying(j) && worker[j].state == WAITING && worker[j].has_state);
+     j++
+  :: else -> break
+  od;
+#ifdef STATE_IS_FORGOTTEN
+  form_a_world()
+#else
+  if :: has_state -> form_a_world() :: else -> end_job(false) fi
+#endif
+}
+
+#ifdef FIXED_HOSTS
+#define is_least (waiting >= LEAST)
+#define is_too_few (slots < LEAST)
+#else
 #define is_least (waiting >= (meeting == 0 -> RANKS : LEAST))
+#define is_too_few false
+#endif
 
 #ifdef REFUSED_WORKER_ENDS_WORLD
 #define has_left_world(w) (worker[w].state == WAITING && is_old(w))
@@ -450,11 +585,11 @@ inline form_if_possible() {
   :: is_forming ->
      count_workers();
      if
-     :: staying == 0 -> end_job(false)
+     :: staying == 0 || is_too_few -> end_job(false)
 #ifdef MEMBERS_ARE_NOT_WAITED_FOR
-     :: staying != 0 && is_least && waiting > 0 &&
+     :: staying != 0 && !is_too_few && is_least && waiting > 0 &&
 #else
-     :: staying != 0 && is_least && waiting > 0 && members == 0 &&
+     :: staying != 0 && !is_too_few && is_least && waiting > 0 && members == 0 &&
 #endif
         !(awaits_starting && starting > 0) -> form()
      :: else
@@ -471,7 +606,9 @@ inline check_workers() {
      assert(!is_alive(j) || worker[j].is_told_to_end || worker[j].state == STARTING ||
             (worker[j].state == MEMBER && worker[j].is_leaving) ||
             (worker[j].state == MEMBER && worker[j].last_meeting == meeting) ||
-            (worker[j].state == WAITING && (is_forming || (announced & bit(j)))));
+            (worker[j].state == MEMBER && world[worker[j].last_meeting].lost != 0) ||
+            (worker[j].state == WAITING &&
+             (is_forming || (announced & bit(j)) || world[meeting].lost != 0)));
      j++
   :: else -> break
   od;
@@ -484,13 +621,18 @@ inline update() {
   :: else ->
      let_go();
      notify();
-     form_if_possible()
+     form_if_possible();
+     if
+     :: !is_over && !is_forming -> let_go(); notify() /* a world may just have formed */
+     :: else
+     fi
   fi;
   check_workers()
 }
 
 inline ready(w) {
   worker[w].says = NOTHING;
+  worker[w].has_state = worker[w].has_state || worker[w].steps > 0;
   worker[w].state = WAITING;
   update()
 }
@@ -522,30 +664,30 @@ inline ended(w) {
 inline time_out() {
   count_workers();
   if
-  :: starting > 0 && (awaits_starting || waiting < LEAST) && waiting + starting >= LEAST &&
+#ifdef FIXED_HOSTS
+  :: starting > 0 && waiting == 0 && meeting == 0 -> skip /* they keep nobody waiting */
+  :: !(starting > 0 && waiting == 0 && meeting == 0) && starting > 0 &&
+#else
+  :: starting > 0 &&
+#endif
+     (awaits_starting || waiting < LEAST) && waiting + starting >= LEAST &&
      !waits_for_starts -> waits_for_starts = true
   :: else ->
      if
      :: waiting < 1 || waiting < LEAST -> end_job(false)
      :: else ->
-        has_state = meeting == 0; /* a worker that waits has it */
         j = 0;
         do
         :: j < WORKERS ->
            if
            :: is_staying(j) && (worker[j].state == MEMBER || worker[j].state == STARTING) ->
               kill_worker(j)
-           :: is_staying(j) && worker[j].state == WAITING -> has_state = has_state || is_old(j)
            :: else
            fi;
            j++
         :: else -> break
         od;
-#ifdef STATE_IS_FORGOTTEN
         form()
-#else
-        if :: has_state -> form() :: else -> end_job(false) fi
-#endif
      fi;
      check_workers()
   fi

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from perseus.common.exceptions import HorovodInternalError
-from perseus.pipeline.errors import StageError, lost_rank
+from perseus.pipeline.errors import StageError
 from perseus_core import AbortedError
 
 __all__ = ["Failure", "StageLostError"]
@@ -43,9 +43,7 @@ def lost(error: AbortedError, names: Sequence[str], owners: Sequence[int]) -> Fa
     Args:
       names, owners: the name and the rank of each stage.
     """
-    rank = lost_rank(error)
-    if rank is None:
-        rank = -1
+    rank = -1 if error.rank is None else error.rank
     if rank not in owners:
         return Failure(f"one of {', '.join(names)} is lost: {error}", 0, rank, is_lost=True)
     own = [number for number, owner in enumerate(owners) if owner == rank]

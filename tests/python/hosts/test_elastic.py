@@ -10,25 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_programs import ELASTIC
 from netlab import NETLAB, netlab
 from sshd import PORT, SshHosts
 
 #: Trains until a file appears. Says each world that it is in, and for how many seconds.
-TRAINING = """
-import os, sys, time
+TRAINING = (
+    ELASTIC
+    + """
 from pathlib import Path
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
-
-def broadcast(value):
-    return broadcast_object(value, 0, "state", global_process_set)
-
-def reset():
-    core.shutdown()
-    core.init()
 
 core.init()
 state = ObjectState(broadcast, core.rank, step=0, is_over=False)
@@ -52,6 +42,7 @@ run_fn(train, reset)(state)
 print("well", core.size(), flush=True)
 core.shutdown()
 """
+)
 
 
 class Job:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from netlab import netlab
+from resumable_job import ResumableJob
 from sshd import PORT, SshHosts
 from test_elastic import TRAINING
 
@@ -21,44 +20,21 @@ from perseus.run import processes
 PROGRAM = TRAINING.replace(
     "    place =",
     """    from perseus_core import driver_link
-    own = f"{sys.argv[1]}.{driver_link.link().world.worker}"
-    Path(f"{own}.pid").write_text(f"{os.getpid()}")
+    folder, own = Path(sys.argv[1]).parent, driver_link.link().world.worker
+    (folder / f"pid.{own}").write_text(f"{os.getpid()}\\n")
     place =""",
 ).replace(
     "        time.sleep(0.005)",
-    """        Path(f"{own}.step").write_text(f"{state.step}")
+    """        (folder / f"step.{own}").write_text(f"{state.step}")
         time.sleep(0.005)""",
 )
 
 
-class Job:
+class Job(ResumableJob):
     def __init__(self, ssh_hosts: SshHosts, folder: Path) -> None:
+        super().__init__(folder, PROGRAM, ssh_hosts.environment, ssh_hosts.at_host_0)
         self._ssh = ssh_hosts
-        self.folder = folder
-        (folder / "run").mkdir()
-        (folder / "hosts").write_text("")
-        (folder / "train.py").write_text(PROGRAM)
-        self.environment = {
-            **ssh_hosts.environment,
-            "XDG_RUNTIME_DIR": str(folder / "run"),
-            "PERSEUSRUN_IF_KILLED": "go-on",
-        }
-        self._launchers: list[subprocess.Popen[bytes]] = []
         self.number = 0
-
-    def command(self, *arguments: str) -> list[str]:
-        return [*self._ssh.at_host_0, sys.executable, "-m", "perseus.run", *arguments]
-
-    def launch(self, *arguments: str) -> None:
-        with (self.folder / f"said.{len(self._launchers)}").open("wb") as file:
-            launcher = subprocess.Popen(
-                self.command(*arguments),
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
-        self._launchers.append(launcher)
 
     def start(self, hosts: str, *options: str, **settings: str) -> None:
         self.environment |= settings
@@ -70,13 +46,7 @@ class Job:
 
     def kill_launcher(self) -> None:
         os.kill(self.launcher, signal.SIGKILL)
-        self._launchers[-1].wait(20)
-
-    def wait_for(self, condition: Callable[[], object], seconds: float = 40) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, self.said[-3000:]
-            time.sleep(0.05)
+        self.launchers[-1].wait(20)
 
     def says(self, *words: str) -> None:
         self.wait_for(lambda: all(word in self.said for word in words))
@@ -87,7 +57,7 @@ class Job:
             self.wait_for(lambda worker=worker, before=before: self.step(worker) > before + 10)
 
     def step(self, worker: int) -> int:
-        return int((self.folder / f"stop.{worker}.step").read_text() or "0")
+        return int((self.folder / f"step.{worker}").read_text() or "0")
 
     @property
     def launcher(self) -> int:
@@ -95,35 +65,17 @@ class Job:
         self.number = self.number or int(folder.name.partition(".")[0])
         return int((folder / "lock").read_text())
 
-    def process(self, worker: int) -> int:
-        return int((self.folder / f"stop.{worker}.pid").read_text())
-
     def ends_well(self, ranks: int) -> None:
         (self.folder / "stop").touch()
-        assert self._launchers[-1].wait(60) == 0, self.said
+        assert self.launchers[-1].wait(60) == 0, self.said
         assert self.said.count(f"well {ranks}") == ranks
         self.is_gone()
 
     def is_gone(self) -> None:
         """Waits until neither a process nor a file of the job is left."""
-        found = [int(path.read_text()) for path in self.folder.glob("*.pid")]
-        self.wait_for(lambda: not any(map(processes.began, found)))
+        self.wait_for(self.have_ended)
         place = Path(f"/tmp/perseus-{os.geteuid()}")
         self.wait_for(lambda: not list(place.glob(f"{self.number}.*.agents")))
-
-    @property
-    def said(self) -> str:
-        return (self.folder / f"said.{len(self._launchers) - 1}").read_text()
-
-    def close(self) -> None:
-        for launcher in self._launchers:
-            launcher.kill()
-            launcher.wait()
-        for path in self.folder.rglob("*.job"):
-            command = self.command("--end", path.name.partition(".")[0])
-            subprocess.run(command, env=self.environment, timeout=60)
-        for path in self.folder.glob("*.pid"):
-            processes.kill(int(path.read_text()), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -143,7 +95,7 @@ def test_ranks_on_all_hosts_train_on_and_the_next_loss_is_handled(job: Job, own:
     job.says("is taken over, with ranks 0, 1 and 2")
     job.train_on(0, 1, 2)
     assert "world 0" not in job.said  # nobody has been disturbed
-    os.kill(job.process(2), signal.SIGKILL)
+    os.kill(job.pid(2), signal.SIGKILL)
     job.says("rank 2 on host b was killed by SIGKILL", f"world 0 2 {own}", "world 1 2 b")
     job.ends_well(2)
 
@@ -176,8 +128,7 @@ def test_ranks_on_another_host_are_ended(job: Job) -> None:
     job.says("world 0 2 localhost", "world 1 2 b", "seconds 1")
     job.kill_launcher()
     job.train_on(0, 1)
-    command = job.command("--end", str(job.number))
-    done = subprocess.run(command, env=job.environment, capture_output=True, text=True, timeout=60)
+    done = job.command("--end", str(job.number))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout == f"job {job.number} is ended\n"
     job.is_gone()
@@ -187,7 +138,7 @@ def test_ranks_on_another_host_are_ended(job: Job) -> None:
 def test_an_agent_that_has_lost_its_connection_alone_is_ended(job: Job) -> None:
     job.start("localhost:1,b:2", "-np", "3")
     job.says("world 0 3 localhost", "world 1 3 b", "world 2 3 b")
-    ends = [job.process(worker) for worker in (1, 2)]
+    ends = [job.pid(worker) for worker in (1, 2)]
     for child in processes.children()[job.launcher]:
         if b"ssh" in Path(f"/proc/{child}/cmdline").read_bytes():
             os.kill(child, signal.SIGKILL)
@@ -201,7 +152,7 @@ def test_ranks_on_a_host_that_was_cut_off_make_room_for_new_ones(job: Job) -> No
     options = ("-np", "2", "--blacklist-cooldown-range", "1", "2")
     job.start("localhost:1,b:1", *options, **settings)
     job.says("world 0 2 localhost", "world 1 2 b")
-    old = job.process(1)
+    old = job.pid(1)
     netlab("unplug", "1")
     try:
         job.says(

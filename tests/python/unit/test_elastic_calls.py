@@ -9,25 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elastic_programs import ELASTIC
 
 import perseus.run
 
 #: Calls a training function again and again. Each call has 5 steps, and each step adds 1 to a value
 #: that all ranks hold.
-CALLS = """
-import os, signal, sys, time
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
-
-def broadcast(value):
-    return broadcast_object(value, 0, "state", global_process_set)
-
-def reset():
-    core.shutdown()
-    core.init()
+CALLS = (
+    ELASTIC
+    + """
+import signal
 
 core.init()
 rank = os.environ["PERSEUS_RANK"]
@@ -66,13 +57,12 @@ while call < calls or together < 2:
 print("well", rank, "new" if is_new else "old", f"left out {min(left_out, 1)}", flush=True)
 core.shutdown()
 """
+)
 
 #: Does something after training.
-LATE = """
-import os, sys
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-
+LATE = (
+    ELASTIC
+    + """
 core.init()
 
 def train(state):
@@ -86,9 +76,46 @@ if who in (os.environ["PERSEUS_RANK"], "all"):
     if how == "raises": raise ValueError("too late")
     sys.exit(3)
 """
+)
+
+#: One rank fails in the training function once the other has returned from it, or has ended.
+LATE_IN_TRAINING = (
+    ELASTIC
+    + """
+from pathlib import Path
+
+core.init()
+folder, who, moment, how = Path(sys.argv[1]), *sys.argv[2:]
+own, other = folder / f"rank.{core.rank()}", folder / f"rank.{1 - core.rank()}"
+is_late = who == str(core.rank())
+own.write_text(str(os.getpid()))
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > end: os._exit(9)
+        time.sleep(0.01)
+
+def is_gone():
+    return not Path("/proc", other.read_text()).exists()
+
+def train(state):
+    for _ in range(3):
+        core.barrier()
+        state.commit()
+    if is_late:
+        wait_until((folder / "returned").exists if moment == "has returned" else is_gone)
+        if how == "raises": raise ValueError("too late")
+        os._exit(3)
+
+run_fn(train, lambda: None)(ObjectState(lambda value: value, core.rank))
+(folder / "returned").touch()
+if moment == "has returned": wait_until(is_gone)
+"""
+)
 
 
-ELASTIC = "--min-np 1 --max-np 2 -H localhost:2 --blacklist-by slot --elastic-timeout 20"
+FLAGS = "--min-np 1 --max-np 2 -H localhost:2 --blacklist-by slot --elastic-timeout 20"
 
 
 def run(
@@ -96,7 +123,7 @@ def run(
 ) -> tuple[int, str, str]:
     program = folder / "program.py"
     program.write_text(code)
-    flags = f"-np 2 {ELASTIC if is_elastic else ''} {flags}"
+    flags = f"-np 2 {FLAGS if is_elastic else ''} {flags}"
     command = [sys.executable, "-m", "perseus.run", *flags.split()]
     result = subprocess.run(
         [*command, sys.executable, str(program), *arguments],
@@ -123,6 +150,21 @@ def test_a_rank_that_fails_after_training_fails_the_job(
     assert said.endswith(tuple(failed))
 
 
+@pytest.mark.parametrize("who", ["0", "1"])
+@pytest.mark.parametrize("moment", ["has returned", "has ended"])
+@pytest.mark.parametrize(("how", "code"), [("raises", 1), ("exits", 3)])
+def test_a_rank_that_fails_in_training_when_another_has_returned_fails_the_job(
+    tmp_path: Path, who: str, moment: str, how: str, code: int
+) -> None:
+    status, _, said = run(tmp_path, LATE_IN_TRAINING, str(tmp_path), who, moment, how)
+    assert status == code, said
+    assert said.endswith(
+        f"perseusrun: the job has failed: rank {who} on host localhost exited with code {code}, "
+        "after its training function had returned on another rank\n"
+    )
+    assert ("ValueError: too late" in said) == (how == "raises")
+
+
 def test_a_job_whose_ranks_do_not_fail_after_training_has_succeeded(tmp_path: Path) -> None:
     assert run(tmp_path, LATE, "nobody", "")[0] == 0
 
@@ -147,7 +189,9 @@ def test_a_rank_that_joins_in_a_later_call_leaves_out_those_before(
 
 
 @pytest.mark.parametrize("blacklist_by", ["slot", "host"])
-@pytest.mark.parametrize("where", ["after training, rank 1", "in training, all"])
+@pytest.mark.parametrize(
+    "where", ["after training, rank 1", "at the end of training, rank 1", "in training, all"]
+)
 def test_run_names_the_rank_that_has_failed_and_the_cause(where: str, blacklist_by: str) -> None:
     with pytest.raises(RuntimeError, match=r"rank \d on host .* exited with code 1") as raised:
         started(where, blacklist_by)
@@ -156,32 +200,43 @@ def test_run_names_the_rank_that_has_failed_and_the_cause(where: str, blacklist_
 
 
 def test_the_results_of_run_are_those_of_ranks_that_have_not_failed() -> None:
-    assert started("at the end of training, rank 1", "slot") == [7]
+    assert started("in training, rank 1", "slot") == [7]
 
 
 def started(where: str, blacklist_by: Any) -> list[int]:
     """Trains on two ranks, of which one fails somewhere, or both."""
 
     def trains() -> int:
+        import os
+        import time
+
         import numpy as np
 
         import perseus_core as core
         from perseus.common.elastic import ObjectState, run_fn
 
         def train(state: ObjectState) -> int:
+            first = int(core.allgather(np.array([os.getpid()]), name="processes")[0])
             for step in range(3):
                 core.allreduce(np.ones(1), name="step")
                 if where == "in training, all":
                     raise ValueError(f"rank {core.rank()} cannot go on")
-                if where == "at the end of training, rank 1" and step == 2:
-                    if core.rank() == 1:
-                        raise ValueError("rank 1 cannot go on")
-                    return 7
+                if where == "in training, rank 1" and (core.rank(), step) == (1, 1):
+                    raise ValueError("rank 1 cannot go on")
                 state.commit()
+            if where == "at the end of training, rank 1" and core.rank() == 1:
+                for _ in range(3000):
+                    if not os.path.exists(f"/proc/{first}"):
+                        raise ValueError("rank 1 cannot go on")
+                    time.sleep(0.01)
             return 7
 
+        def reset() -> None:
+            core.shutdown()
+            core.init()
+
         core.init()
-        result = run_fn(train, core.init)(ObjectState(lambda value: value, core.rank))
+        result = run_fn(train, reset)(ObjectState(lambda value: value, core.rank))
         if where == "after training, rank 1" and core.rank() == 1:
             raise ValueError("rank 1 cannot go on")
         return result
@@ -198,14 +253,9 @@ def started(where: str, blacklist_by: Any) -> list[int]:
 
 
 #: One rank leaves the job by itself in each entry.
-SHUTS_DOWN = """
-import os, sys
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
-
+SHUTS_DOWN = (
+    ELASTIC
+    + """
 core.init()
 
 def train(state, commits):
@@ -227,6 +277,7 @@ try:
 finally:
     print("entered", state.entered, flush=True)
 """
+)
 
 
 @pytest.mark.parametrize("is_elastic", [True, False])

@@ -9,27 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from elastic_programs import ELASTIC
 
 #: Trains with all of its peers to the step STEPS, and prints in each world, once it has used all of
 #: its connections: its size, how many were made and kept, and the program's rank at its start.
 #: EVENTS are steps at which a rank dies: "10:1 20:2".
-TRAINING = """
-import os, signal
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
+TRAINING = (
+    ELASTIC
+    + """
+import signal
 
 steps, started_as = int(os.environ["STEPS"]), os.environ["PERSEUS_RANK"]
 deaths = dict(event.split(":") for event in os.environ["EVENTS"].split())
-
-def broadcast(value):
-    return broadcast_object(value, 0, "state", global_process_set)
-
-def reset():
-    core.shutdown()
-    core.init()
 
 def exchange(number):
     # Each rank sends a part to each other one.
@@ -64,6 +55,7 @@ assert state.value == state.step, (state.value, state.step)
 print("well", flush=True)
 core.shutdown()
 """
+)
 
 #: Connections to one peer: over TCP, two for data and the express one.
 TRANSPORTS = {"shm": 1, "tcp": 3}

@@ -125,3 +125,18 @@ def test_another_driver_starts_nobody_once_a_worker_has_finished() -> None:
     last = handed_over(other, options, 2)
     assert last.driver.late_failures == {0: ("exited with code 3", 3)}
     assert other.ends == [None]
+
+
+def test_another_driver_keeps_those_that_wait_until_others_have_the_state() -> None:
+    options = ElasticOptions(least=1)
+    one = running(Job(1, options), a=1)
+    one.driver.began_function(0)
+    one.hosts(b=1)
+    other = handed_over(one, options, 1)
+    other.hosts(b=1)
+    assert (other.refused, other.killed, other.ends) == ([], [], [])
+    other.ready(1)
+    other.ready(0, commits=5)
+    assert other.worlds[2] == [0, 1]
+    other.ready(0, 1, commits=6)
+    assert (other.refused, other.worlds[3]) == ([0], [1])

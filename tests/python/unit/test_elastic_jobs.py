@@ -9,27 +9,18 @@ from pathlib import Path
 
 import pytest
 from elastic_job import Job, finished
+from elastic_programs import ELASTIC
 
 #: Trains to step STEPS. Each step adds 1 to a value that all ranks hold, so that at the end it is
 #: STEPS if no step was lost or counted twice. At given steps, things happen (EVENTS).
-TRAINING = """
-import json, os, signal, socket, sys, time
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
+TRAINING = (
+    ELASTIC
+    + """
+import json, signal, socket
 
 folder, steps = os.environ["FOLDER"], int(os.environ["STEPS"])
 events = json.loads(os.environ["EVENTS"])  # by step: what rank 0 writes into the hosts file, or
 # what a rank does, by its rank at its start: {"3": "a:1"} or {"3": "1 exits"}
-
-def broadcast(value):
-    return broadcast_object(value, 0, "state", global_process_set)
-
-def reset():
-    core.shutdown()
-    core.init()
 
 def happens(what):
     rank, _, how = what.partition(" ")
@@ -70,6 +61,7 @@ assert value == steps, value
 print("well", core.rank(), core.size(), state.entered, flush=True)
 core.shutdown()
 """
+)
 
 
 @pytest.fixture
@@ -114,6 +106,15 @@ def test_joiners_are_waited_for_at_once_if_asked(job: Job) -> None:
 def test_a_host_is_removed(job: Job) -> None:
     result = job.run("-np", "2", hosts="localhost:2,127.0.0.1:1", EVENTS='{"3": "localhost:2"}')
     assert finished(result) == [(0, 2, 2), (1, 2, 2)]
+
+
+@pytest.mark.parametrize("join", ["background", "at-once"])
+def test_all_hosts_are_replaced_at_once(job: Job, join: str) -> None:
+    result = job.run(
+        "-np", "2", "--join", join, hosts="localhost:2", EVENTS='{"3": "127.0.0.1:2"}', steps=300
+    )
+    assert [(rank, size) for rank, size, _ in finished(result)] == [(0, 2), (1, 2)]
+    assert "these stay until a new one has the state: 0, 1\n" in result.stderr
 
 
 @pytest.mark.parametrize("how", ["exits", "leaves", "raises", "is killed"])

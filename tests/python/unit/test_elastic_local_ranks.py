@@ -8,26 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from elastic_programs import ELASTIC
 
 from perseus.run.hosts import slots_on
 
 #: The process in the first slot is killed, and another one takes its place. Each keeps the device
 #: that it has chosen at its start.
-TRAINING = """
-import os, signal, time
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import allgather_object, broadcast_object
-from perseus.common.process_sets import global_process_set
+TRAINING = (
+    ELASTIC
+    + """
+import signal
+from perseus.common.objects import allgather_object
 from perseus_core.process import plan_to_join
-
-def broadcast(value):
-    return broadcast_object(value, 0, "state", global_process_set)
-
-def reset():
-    core.shutdown()
-    core.init()
 
 plan_to_join() or core.init()
 device = core.local_rank()
@@ -52,6 +44,7 @@ places = run_fn(train, reset)(state)
 print("place", *places[core.rank()], flush=True)
 core.shutdown()
 """
+)
 
 
 @pytest.mark.parametrize("join", ["background", "at-once"])

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 from elastic_job import Job, finished
+from elastic_programs import ELASTIC
 
 #: Trains to step STEPS, and until there are LEAST ranks. In each step, a rank exchanges messages of
 #: all sizes with its neighbours. Others are under way when a world ends: what nobody asks for, and
 #: what nobody sends. All values name their world.
-TRAINING = """
-import json, os, signal, time
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
+TRAINING = (
+    ELASTIC
+    + """
+import json, signal
 
 folder, steps, least = os.environ["FOLDER"], int(os.environ["STEPS"]), int(os.environ["LEAST"])
 events = json.loads(os.environ["EVENTS"])  # by step: hosts, or the rank at its start that dies
@@ -83,6 +81,7 @@ run_fn(train, reset)(state)
 print("well", core.rank(), core.size(), state.entered, flush=True)
 core.shutdown()
 """
+)
 
 
 @pytest.fixture

@@ -5,35 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_programs import ELASTIC
+from resumable_job import ResumableJob
 
 from perseus.run import job_folder, processes
 
 #: Trains until a file appears; each step is written down. WRITES bytes go to stdout at each step.
-TRAINING = """
-import os, sys, time
+TRAINING = (
+    ELASTIC
+    + """
 from pathlib import Path
-import numpy as np
-import perseus_core as core
-from perseus.common.elastic import ObjectState, run_fn
-from perseus.common.objects import broadcast_object
-from perseus.common.process_sets import global_process_set
 from perseus_core import driver_link
 
 folder, writes = Path(sys.argv[1]), int(os.environ.get("WRITES", "0"))
-
-def broadcast(value):
-    return broadcast_object(value, 0, "state", global_process_set)
-
-def reset():
-    core.shutdown()
-    core.init()
 
 core.init()
 state = ObjectState(broadcast, core.rank, step=0, is_over=False)
@@ -62,34 +51,12 @@ except SystemExit as end:
 print("well", core.size(), flush=True)
 core.shutdown()
 """
+)
 
 
-class Job:
-    """A job, and the launchers that it has had."""
-
+class Job(ResumableJob):
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "run").mkdir()
-        (folder / "train.py").write_text(TRAINING)
-        self.environment = {
-            **os.environ,
-            "XDG_RUNTIME_DIR": str(folder / "run"),
-            "PERSEUSRUN_IF_KILLED": "go-on",
-        }
-        self.launchers: list[subprocess.Popen[bytes]] = []
-
-    def launch(self, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
-        said = self.folder / f"said.{len(self.launchers)}"
-        with said.open("wb") as file:
-            launcher = subprocess.Popen(
-                [sys.executable, "-m", "perseus.run", *arguments],
-                env={**self.environment, **more},
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
-        self.launchers.append(launcher)
-        return launcher
+        super().__init__(folder, TRAINING)
 
     def start(self, *options: str, ranks: int = 2, **more: str) -> None:
         flags = ["-np", str(ranks), "--min-np", "1", "--verbose", "--blacklist-by", "slot"]
@@ -112,15 +79,6 @@ class Job:
         self.launch("--resume", str(self.number))
         self.wait_for(lambda: "is taken over" in self.said)
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "perseus.run", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
     def ends_well(self, *workers: int) -> None:
         (self.folder / "enough").touch()
         assert self.launchers[-1].wait(40) == 0, self.said
@@ -130,20 +88,9 @@ class Job:
         assert self.said.count("well") == len(workers)
         assert self.is_gone()
 
-    def wait_for(self, condition: Callable[[], object], seconds: float = 40) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, self.said[-3000:]
-            time.sleep(0.02)
-
     @property
     def number(self) -> int:
         return self.launchers[0].pid
-
-    @property
-    def said(self) -> str:
-        """Returns the words of the last launcher."""
-        return (self.folder / f"said.{len(self.launchers) - 1}").read_text()
 
     def steps(self, worker: int) -> list[int]:
         with contextlib.suppress(FileNotFoundError):
@@ -151,31 +98,13 @@ class Job:
             return [int(line) for line in text.splitlines(True) if line.endswith("\n")]
         return []
 
-    def processes(self) -> list[int]:
-        found = [path.read_text() for path in self.folder.glob("pid.*")]
-        return [int(text) for text in found if text.endswith("\n")]
-
-    def pid(self, worker: int) -> int:
-        return int((self.folder / f"pid.{worker}").read_text())
-
     def agent(self) -> int:
         return int(processes.about(self.pid(0))[1])
 
     def is_gone(self) -> bool:
         """Returns whether neither a process nor a file of the job is left."""
         left = list((self.folder / "run").rglob("*"))
-        return left in ([], [self.folder / "run" / "perseus"]) and not any(
-            processes.began(process) is not None for process in self.processes()
-        )
-
-    def close(self) -> None:
-        for launcher in self.launchers:
-            launcher.kill()
-            launcher.wait()
-        for number in {path.name.partition(".")[0] for path in self.folder.rglob("*.job")}:
-            self.command("--end", number)
-        for process in self.processes():
-            processes.kill(process, signal.SIGKILL)
+        return left in ([], [self.folder / "run" / "perseus"]) and self.have_ended()
 
 
 @pytest.fixture
@@ -373,24 +302,6 @@ def test_an_agent_believes_nobody_who_does_not_know_the_secret(job: Job) -> None
     job.goes_on(0, 1)
     job.resume()
     job.ends_well(0, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--resume", "4", "train.py"], "--resume JOB is for a job that runs already"),
-        (["--end", "4", "train.py"], "--end JOB is for a job that runs already"),
-        (["--resume", "4", "--end", "4"], "--resume takes a job over, and --end ends it"),
-        (["--drain", "a", "--resume", "4"], "and --resume takes a job over; give one"),
-        (["--drain", "a", "--resume"], "and --resume takes a job over; give one"),
-        (["--drain", "a", "--end", "4"], "and --end ends a job; give one"),
-        (["--resume", "train.py"], "'train.py' is not a whole number"),
-    ],
-)
-def test_mistakes_are_named(job: Job, arguments: list[str], says: str) -> None:
-    done = job.command(*arguments)
-    assert done.returncode == 2
-    assert says in done.stderr
 
 
 def test_a_variable_with_no_such_choice_is_an_error(job: Job) -> None:

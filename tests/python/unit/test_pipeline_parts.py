@@ -246,5 +246,5 @@ def test_batches_are_cut_by_their_first_dimension():
 
 
 def test_the_error_of_a_lost_rank_names_its_stages():
-    found = lost(AbortedError("lost rank 1: it has ended"), [[0, 2], [1, 3]])
-    assert str(found) == "lost rank 1: it has ended (rank 1 has stages 1, 3 of the pipeline)"
+    found = lost(AbortedError("lost rank 1 on a: it has ended"), [[0, 2], [1, 3]])
+    assert str(found) == "lost rank 1 on a: it has ended (rank 1 has stages 1, 3 of the pipeline)"

@@ -24,6 +24,7 @@ for name in ("during", "later"):
         if perseus_core.rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)
         perseus_core.allreduce(numpy.ones(4), name=name)
     except perseus_core.HorovodInternalError as error:
+        assert error.rank == 1, error
         print(f"after {time.monotonic() - began:.1f} s: {error}", flush=True)
 raise SystemExit(1)
 """

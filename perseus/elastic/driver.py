@@ -96,6 +96,7 @@ class Driver:
         return {
             "meeting": self.meeting,
             "resets": self._forming.resets,
+            "committed_call": self._forming.committed_call,
             "change": self._news.number,
             "one_has_ended_well": self._one_has_ended_well,
             "late_failures": [[number, *how] for number, how in self.late_failures.items()],
@@ -134,7 +135,8 @@ class Driver:
                 worker.state = State.GONE
         meeting = max([saved["meeting"], *(report.meeting for report in reports.values())])
         # Workers may have entered a world that the driver before had no time to write down.
-        self._forming.restore(meeting, saved["resets"] + (meeting > max(1, saved["meeting"])))
+        resets = saved["resets"] + (meeting > max(1, saved["meeting"]))
+        self._forming.restore(meeting, resets, saved["committed_call"])
         change = max([saved["change"], *(report.change for report in reports.values())])
         self._news.restore(change, saved["announced"])
         self._one_has_ended_well = saved["one_has_ended_well"]
@@ -171,10 +173,10 @@ class Driver:
         worker = self.workers[number]
         if not worker.is_alive or self.is_over:
             return
-        self._forming.note_ready(worker, failure)
-        worker.state = State.WAITING
         worker.commits, worker.is_out_of_reach = commits, is_out_of_reach
         worker.call = worker.call if call is None else call
+        self._forming.note_ready(worker, failure)
+        worker.state = State.WAITING
         self._update()
 
     def is_here(self, number: int) -> None:

@@ -17,6 +17,11 @@ RESET_LIMIT = "the number of resets during elastic job exceeded limit of {}"
 
 _NOBODY_LEFT = "no worker is left that has been in the job's last world, and so has its state"
 
+_STATE_LOST = (
+    "no worker is left that has the state of the last commit: those that had it have ended before "
+    "others had got it"
+)
+
 # Workers that are starting have so long beyond the time-out, which is for slots.
 _SECONDS_TO_START = 300.0
 
@@ -66,11 +71,15 @@ class Forming:
         self.resets = 0  # how many worlds have come after another
         self._failed_meetings = 0  # since a worker has ended or a world has worked
         self._last_failure = ""
+        #: The last call of a training function in which a worker had a commit; None: in none yet.
+        self.committed_call: int | None = None
         self.finished = 0  # workers that count as there, although they do not meet any more
 
-    def restore(self, meeting: int, resets: int) -> None:
+    def restore(self, meeting: int, resets: int, committed_call: int | None) -> None:
         """Goes on after another launcher, whose last world is said to have had this number."""
-        self.meeting, self.resets = meeting, resets
+        self.meeting, self.resets, self.committed_call = meeting, resets, committed_call
+        for worker in self._workers.alive():
+            self._note_commits(worker)
         if meeting:
             self.is_under_way, self.deadline = False, NEVER
 
@@ -94,11 +103,16 @@ class Forming:
 
     def note_ready(self, worker: Worker, failure: str) -> None:
         """A worker, in its state until now, asks for a world; its last meeting may have failed."""
+        self._note_commits(worker)
         if failure:
             self._failed_meetings += 1
             self._last_failure = failure
         elif worker.state is State.MEMBER:
             self._failed_meetings = 0
+
+    def _note_commits(self, worker: Worker) -> None:
+        if worker.is_old and worker.commits > 0:
+            self.committed_call = max(worker.call, self.committed_call or 0)
 
     def note_ended(self) -> None:
         """A worker has ended, so that the others may meet where they could not before."""
@@ -216,6 +230,12 @@ class Forming:
             )
 
     def _form(self, waiting: Sequence[Worker]) -> None:
+        old = [worker for worker in waiting if worker.is_old]
+        call = max((worker.call for worker in old), default=0)
+        # A worker may have been in a world and not have got its state. One that has lost it says
+        # so itself, with what to do.
+        if call == self.committed_call and all(worker.commits == 0 for worker in old):
+            return self._end(_STATE_LOST)
         if self.meeting > 0 and not self._failed_meetings:
             self.resets += 1
         limit = self._options.reset_limit
@@ -226,7 +246,6 @@ class Forming:
         self.is_under_way = False
         self.deadline = NEVER
         numbers = [worker.number for worker in ordered]
-        call = max((worker.call for worker in ordered if worker.is_old), default=0)
         world = NextWorld(self.meeting, numbers, len(self._workers), self._change, call)
         for rank, worker in enumerate(ordered):
             worker.state = State.MEMBER

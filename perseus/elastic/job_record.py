@@ -30,7 +30,7 @@ __all__ = ["FOLDER", "Agent", "JobRecord", "SavedJob", "read_record"]
 #: The names of jobs' folders. The number is the process id of the job's first launcher.
 FOLDER = re.compile(r"(?P<job>\d+)\.[0-9a-f]{8}\.job")
 # The files have this number. Another version of perseusrun may write other ones.
-_FORMAT = 2
+_FORMAT = 3
 _LOCK_BYTES = 20  # more than a number of a process has
 
 

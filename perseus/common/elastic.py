@@ -8,6 +8,7 @@ the launcher keeps them alive.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import queue
@@ -26,7 +27,14 @@ from perseus.common.state_sources import StateSources
 from perseus_core import driver_link
 from perseus_core.process import is_planned
 
-__all__ = ["HostUpdateResult", "ObjectState", "State", "drain", "run_fn"]
+__all__ = [
+    "HostUpdateResult",
+    "ObjectState",
+    "State",
+    "drain",
+    "run_fn",
+    "run_fn_with_errors",
+]
 
 # The names of the operations by which ranks tell each other what they have committed.
 _COMMITS = "perseus.elastic.commits"
@@ -289,6 +297,10 @@ def drain() -> bool:
     return driver_link.drain()
 
 
+#: A context that raises HorovodInternalError in place of a framework's own exceptions.
+Errors: TypeAlias = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     """Returns `func(state, ...)` in a loop that restarts it whenever ranks are lost or join.
 
@@ -312,6 +324,11 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     The function returned raises TypeError if its first argument is no State, and RuntimeError if it
     is called within another one in an elastic job.
     """
+    return run_fn_with_errors(func, reset, contextlib.nullcontext)
+
+
+def run_fn_with_errors(func: Train, reset: Callable[[], None], errors: Errors) -> Train:
+    """Does what run_fn does, with `errors` around `func`, `reset` and the sync of the state."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -322,7 +339,7 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
             )
         driver = driver_link.link()
         if driver is None:
-            return _run(func, reset, None, state, args, kwargs)
+            return _run(func, reset, errors, None, state, args, kwargs)
 
         def listener(change: driver_link.Change) -> None:
             state.on_hosts_updated(change.moment, change.what)
@@ -334,7 +351,7 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
             driver.begun()
             try:
                 with driver.leave_on_signal.handling():
-                    result = _run(func, reset, driver, state, args, kwargs)
+                    result = _run(func, reset, errors, driver, state, args, kwargs)
             finally:
                 driver.remove_listener(listener)
             if driver.is_behind:
@@ -361,6 +378,7 @@ def _begin_call(state: State, driver: driver_link.DriverLink) -> None:
 def _run(
     func: Callable[..., Any],
     reset: Callable[[], None],
+    errors: Errors,
     driver: driver_link.DriverLink | None,
     state: State,
     args: tuple[Any, ...],
@@ -375,33 +393,34 @@ def _run(
     begins, state._begins_call, state._failures = True, True, Failures()
     while True:
         try:
-            if begins and driver is not None:
-                begins = False
-                _begin_call(state, driver)
-            if is_new_world:
-                if driver is not None:
-                    driver.commits = state._commits
-                reset()
-                if driver is not None and driver.is_behind:
-                    return None
-                if planned is None or planned != _place():
-                    state.on_reset()
-                planned = None
-                ranks = _members(driver)
-                state._failures.begins_again(ranks)
-            if driver is None:
-                if not skips_sync:
-                    state.sync()
+            with errors():
+                if begins and driver is not None:
+                    begins = False
+                    _begin_call(state, driver)
+                if is_new_world:
+                    if driver is not None:
+                        driver.commits = state._commits
+                    reset()
+                    if driver is not None and driver.is_behind:
+                        return None
+                    if planned is None or planned != _place():
+                        state.on_reset()
+                    planned = None
+                    ranks = _members(driver)
+                    state._failures.begins_again(ranks)
+                if driver is None:
+                    if not skips_sync:
+                        state.sync()
+                        perseus_core.commit_residuals()
+                elif state.needs_sync():
+                    state.sync_from_holders()
+                    state.has_synced()
                     perseus_core.commit_residuals()
-            elif state.needs_sync():
-                state.sync_from_holders()
-                state.has_synced()
-                perseus_core.commit_residuals()
-            # For a rank that has joined an elastic job, this is its first world.
-            if is_new_world or driver is not None:
-                state.join_progress()
-            losses_left = max(1, _ranks())
-            return func(state, *args, **kwargs)
+                # For a rank that has joined an elastic job, this is its first world.
+                if is_new_world or driver is not None:
+                    state.join_progress()
+                losses_left = max(1, _ranks())
+                return func(state, *args, **kwargs)
         except driver_link.DriverLostError:
             raise
         except HorovodInternalError as error:

@@ -36,8 +36,7 @@ __all__ = [
     "run_fn_with_errors",
 ]
 
-# The names of the operations by which ranks tell each other what they have committed.
-_COMMITS = "perseus.elastic.commits"
+# The name of the operation by which ranks tell each other what they have committed.
 _HOLDERS = "perseus.elastic.holders"
 # The commits of a rank that had the state, and has it no more.
 _LOST = -1
@@ -70,6 +69,7 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], object]] = []
         # That the present values have seen. 0: they are no other rank's; _LOST: see recover.
         self._commits = 0
+        self._most_commits = 0  # of the ranks of this world, when they met
         self._holders: list[int] = []  # the ranks that have most commits, if any has one
         self._sources: StateSources | None = None  # during a sync, unless rank 0 gives all
         # Whether a call of a training function has begun, and rank 0's values are not known yet.
@@ -138,6 +138,7 @@ class State(ABC):
                 "no rank has the state of the last commit: all that are left had begun a step when "
                 "an operation failed, and the state keeps no copies. Begin again from a checkpoint"
             )
+        self._most_commits = most
         self._holders = [rank for rank, seen in enumerate(commits) if seen == most > 0]
         if self._commits < most:
             perseus_core.forget_residuals()  # they are those of an older state
@@ -155,10 +156,11 @@ class State(ABC):
             self._sources = None
 
     def has_synced(self) -> None:
-        """Notes that all ranks have the same values now. All must call it."""
-        here = np.array([self._commits], np.int64)
-        most = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
-        self._commits = max(1, int(most[0]))
+        """Notes that this rank has rank 0's values now, after needs_sync and a sync.
+
+        It waits for nobody: if all others are lost, this rank has what they have had.
+        """
+        self._commits = max(1, self._most_commits)
         self._begins_call = False
 
     def _next_change(self) -> int:

@@ -22,7 +22,8 @@
  *   - when the job has ended, no worker waits for another
  *   - no operation is agreed on in a world after one was in a later world
  *   - all members that complete an operation hear of the same change with it
- *   - a world other than the first has a worker that has been in the one before: it has the state
+ *   - a world other than the first has a worker that has been in the one before: it has the state,
+ *     unless those that were to give it were lost; the driver knows that by commits, left out here
  *   - the driver takes no world for ended that trains on, and forms none without a cause
  *   - no worker is left behind: it is starting, or in the world, or waits for one that is being
  *     formed or was announced to the members, or is to end and will be told so

@@ -10,12 +10,13 @@ from pathlib import Path
 
 #: Before `state` is made. All ranks are on one host; here each gives the state as if it had one of
 #: its own. If DIES is a launched rank, this one kills itself once half of what it gives to the new
-#: rank is on its way.
+#: rank is on its way. If DIES_AFTER has it, it does so once it has given everything.
 BEFORE = """
 import os, pathlib, signal, time
 import numpy as np
 import perseus_core as core
 from perseus.common import state_sources
+from perseus.common.elastic import State as AnyState
 from perseus.common.state_sources import Group
 
 def begin(hvd):
@@ -27,6 +28,16 @@ def begin(hvd):
         Group(tuple(holders), tuple(r for r in range(core.size()) if r not in holders))
     ]
     broadcast, core.broadcast_async = core.broadcast_async, dying_broadcast
+    if launched in os.environ["DIES_AFTER"].split():
+        AnyState.has_synced = dying_has_synced
+
+has_synced = AnyState.has_synced
+
+def dying_has_synced(state):
+    if core.size() > int(os.environ["STARTS"]):
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    has_synced(state)
 
 def dying_broadcast(array, root, **options):
     if launched in os.environ["DIES"].split() and root == core.rank() and array.size > 100000:
@@ -285,6 +296,7 @@ def job(
         **os.environ,
         "FOLDER": str(folder),
         "DIES": dies,
+        "DIES_AFTER": "",
         "STARTS": str(starts),
         "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -311,6 +323,11 @@ def others_go_on(result: subprocess.CompletedProcess[str], starts: int, dies: st
     left = [str(each) for each in range(starts) if str(each) != dies]
     wanted = [f"{starts} {each}" for each in (*left, "joiner")]
     assert _ended_well(result) == wanted
+
+
+def joiner_goes_on_alone(result: subprocess.CompletedProcess[str]) -> None:
+    """Asserts that the new rank alone has come to the end."""
+    assert _ended_well(result) == ["1 joiner"]
 
 
 def state_is_lost(result: subprocess.CompletedProcess[str]) -> None:

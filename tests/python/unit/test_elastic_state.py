@@ -63,3 +63,8 @@ def test_a_rank_that_gives_the_state_is_killed_in_the_middle(
 def test_a_job_ends_if_all_that_give_the_state_are_killed(tmp_path: Path) -> None:
     result = state_given.job(tmp_path, "torch", "0 1", **settings_of("torch"))
     state_given.state_is_lost(result)
+
+
+def test_a_joiner_that_has_the_state_goes_on_if_all_others_are_killed(tmp_path: Path) -> None:
+    result = state_given.job(tmp_path, "torch", "", DIES_AFTER="0 1", **settings_of("torch"))
+    state_given.joiner_goes_on_alone(result)

@@ -31,6 +31,14 @@ def positive(text: str) -> float:
     return number
 
 
+def share(text: str) -> float:
+    """Parses a part of a whole: a number that is more than 0 and at most 1."""
+    number = positive(text)
+    if number > 1:
+        raise argparse.ArgumentTypeError("at most 1")
+    return number
+
+
 def float32_bytes(text: str) -> int:
     """Parses the size of a float32 buffer, in bytes: "64K", "64KiB", "256M", "4"."""
     words = re.fullmatch(r"(\d+)(?:([KMG])(?:i?B)?|B)?", text)

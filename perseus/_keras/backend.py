@@ -112,10 +112,17 @@ class Backend(Protocol):
         """Returns the value of a variable, a tensor or a number."""
 
     def values_of(self, variables: Sequence[Any]) -> list[npt.NDArray[Any]]:
-        """Returns the values of variables, which may be in the variables' own memory."""
+        """Returns the values of variables, which may be in their own memory and read-only."""
 
-    def assign(self, variables: Sequence[Any], values: Sequence[npt.NDArray[Any]]) -> None:
-        """Assigns copies of values to variables."""
+    def saved_values(self, variables: Sequence[Any], last: Sequence[Any]) -> list[Any]:
+        """Returns what `assign` brings the present values back with.
+
+        Args:
+          last: what was saved before, whose memory may be used again.
+        """
+
+    def assign(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+        """Assigns saved values, or copies of arrays."""
 
     def broadcast_variables(self, variables: Iterable[Any], root_rank: int) -> None:
         """Assigns the root's values to the variables whose type can be sent."""

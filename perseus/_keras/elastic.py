@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy.typing as npt
-
 from perseus._keras.backend import Backend
 from perseus._keras.distributed import reducers_of
 from perseus._keras.variables import (
@@ -21,7 +19,6 @@ from perseus.common import objects
 from perseus.common.elastic import State
 from perseus.common.handled_state import SAMPLERS, HandledState
 from perseus.common.process_sets import global_process_set
-from perseus.common.saved_arrays import saved_copies
 
 __all__ = [
     "CommitStateCallback",
@@ -34,8 +31,9 @@ __all__ = [
 class KerasState(HandledState):
     """A model, its optimizer, and other attributes given by name.
 
-    save keeps copies of the variables of model and optimizer in CPU memory. sync gives all ranks
-    rank 0's present variables and other attributes.
+    save keeps the values of the variables of model and optimizer in CPU memory. With TensorFlow it
+    does not copy those that are there, as TensorFlow does so when they are next written to. sync
+    gives all ranks rank 0's present variables and other attributes.
 
     Args:
       model: a model that is built; ValueError if it has no variables yet.
@@ -56,12 +54,12 @@ class KerasState(HandledState):
         # Its slots must be restored as well if ranks are lost before the first commit.
         build_optimizer(self.optimizer, model)
         self._variables: list[Any] = []
-        self._saved: list[npt.NDArray[Any]] = []
-        self._copy()
+        self._saved: list[Any] = []
+        self._keep()
         super().__init__(_broadcast_object, SAMPLERS, kwargs)
 
     def save(self) -> None:
-        self._copy()
+        self._keep()
         super().save()
 
     def restore(self) -> None:
@@ -79,12 +77,11 @@ class KerasState(HandledState):
         super().sync()
         # Save only when all are synced: if a rank is lost in between, restore must not mix the
         # states of two ranks.
-        self._copy()
+        self._keep()
 
-    def _copy(self) -> None:
+    def _keep(self) -> None:
         self._variables = self._present_variables()
-        values = self._backend.values_of(self._variables)
-        self._saved = saved_copies(values, self._saved)
+        self._saved = self._backend.saved_values(self._variables, self._saved)
 
     def _present_variables(self) -> list[Any]:
         return without_repeats([*model_variables(self.model), *optimizer_variables(self.optimizer)])

@@ -8,6 +8,7 @@ the launcher keeps them alive.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import queue
@@ -26,10 +27,16 @@ from perseus.common.state_sources import StateSources
 from perseus_core import driver_link
 from perseus_core.process import is_planned
 
-__all__ = ["HostUpdateResult", "ObjectState", "State", "drain", "run_fn"]
+__all__ = [
+    "HostUpdateResult",
+    "ObjectState",
+    "State",
+    "drain",
+    "run_fn",
+    "run_fn_with_errors",
+]
 
-# The names of the operations by which ranks tell each other what they have committed.
-_COMMITS = "perseus.elastic.commits"
+# The name of the operation by which ranks tell each other what they have committed.
 _HOLDERS = "perseus.elastic.holders"
 # The commits of a rank that had the state, and has it no more.
 _LOST = -1
@@ -62,6 +69,7 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], object]] = []
         # That the present values have seen. 0: they are no other rank's; _LOST: see recover.
         self._commits = 0
+        self._most_commits = 0  # of the ranks of this world, when they met
         self._holders: list[int] = []  # the ranks that have most commits, if any has one
         self._sources: StateSources | None = None  # during a sync, unless rank 0 gives all
         # Whether a call of a training function has begun, and rank 0's values are not known yet.
@@ -130,6 +138,7 @@ class State(ABC):
                 "no rank has the state of the last commit: all that are left had begun a step when "
                 "an operation failed, and the state keeps no copies. Begin again from a checkpoint"
             )
+        self._most_commits = most
         self._holders = [rank for rank, seen in enumerate(commits) if seen == most > 0]
         if self._commits < most:
             perseus_core.forget_residuals()  # they are those of an older state
@@ -147,10 +156,11 @@ class State(ABC):
             self._sources = None
 
     def has_synced(self) -> None:
-        """Notes that all ranks have the same values now. All must call it."""
-        here = np.array([self._commits], np.int64)
-        most = perseus_core.allreduce(here, op=perseus_core.ReduceOp.MAX, name=_COMMITS)
-        self._commits = max(1, int(most[0]))
+        """Notes that this rank has rank 0's values now, after needs_sync and a sync.
+
+        It waits for nobody: if all others are lost, this rank has what they have had.
+        """
+        self._commits = max(1, self._most_commits)
         self._begins_call = False
 
     def _next_change(self) -> int:
@@ -289,6 +299,10 @@ def drain() -> bool:
     return driver_link.drain()
 
 
+#: A context that raises HorovodInternalError in place of a framework's own exceptions.
+Errors: TypeAlias = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     """Returns `func(state, ...)` in a loop that restarts it whenever ranks are lost or join.
 
@@ -312,6 +326,11 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     The function returned raises TypeError if its first argument is no State, and RuntimeError if it
     is called within another one in an elastic job.
     """
+    return run_fn_with_errors(func, reset, contextlib.nullcontext)
+
+
+def run_fn_with_errors(func: Train, reset: Callable[[], None], errors: Errors) -> Train:
+    """Does what run_fn does, with `errors` around `func`, `reset` and the sync of the state."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -322,7 +341,7 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
             )
         driver = driver_link.link()
         if driver is None:
-            return _run(func, reset, None, state, args, kwargs)
+            return _run(func, reset, errors, None, state, args, kwargs)
 
         def listener(change: driver_link.Change) -> None:
             state.on_hosts_updated(change.moment, change.what)
@@ -334,7 +353,7 @@ def run_fn(func: Train, reset: Callable[[], None]) -> Train:
             driver.begun()
             try:
                 with driver.leave_on_signal.handling():
-                    result = _run(func, reset, driver, state, args, kwargs)
+                    result = _run(func, reset, errors, driver, state, args, kwargs)
             finally:
                 driver.remove_listener(listener)
             if driver.is_behind:
@@ -361,6 +380,7 @@ def _begin_call(state: State, driver: driver_link.DriverLink) -> None:
 def _run(
     func: Callable[..., Any],
     reset: Callable[[], None],
+    errors: Errors,
     driver: driver_link.DriverLink | None,
     state: State,
     args: tuple[Any, ...],
@@ -375,33 +395,34 @@ def _run(
     begins, state._begins_call, state._failures = True, True, Failures()
     while True:
         try:
-            if begins and driver is not None:
-                begins = False
-                _begin_call(state, driver)
-            if is_new_world:
-                if driver is not None:
-                    driver.commits = state._commits
-                reset()
-                if driver is not None and driver.is_behind:
-                    return None
-                if planned is None or planned != _place():
-                    state.on_reset()
-                planned = None
-                ranks = _members(driver)
-                state._failures.begins_again(ranks)
-            if driver is None:
-                if not skips_sync:
-                    state.sync()
+            with errors():
+                if begins and driver is not None:
+                    begins = False
+                    _begin_call(state, driver)
+                if is_new_world:
+                    if driver is not None:
+                        driver.commits = state._commits
+                    reset()
+                    if driver is not None and driver.is_behind:
+                        return None
+                    if planned is None or planned != _place():
+                        state.on_reset()
+                    planned = None
+                    ranks = _members(driver)
+                    state._failures.begins_again(ranks)
+                if driver is None:
+                    if not skips_sync:
+                        state.sync()
+                        perseus_core.commit_residuals()
+                elif state.needs_sync():
+                    state.sync_from_holders()
+                    state.has_synced()
                     perseus_core.commit_residuals()
-            elif state.needs_sync():
-                state.sync_from_holders()
-                state.has_synced()
-                perseus_core.commit_residuals()
-            # For a rank that has joined an elastic job, this is its first world.
-            if is_new_world or driver is not None:
-                state.join_progress()
-            losses_left = max(1, _ranks())
-            return func(state, *args, **kwargs)
+                # For a rank that has joined an elastic job, this is its first world.
+                if is_new_world or driver is not None:
+                    state.join_progress()
+                losses_left = max(1, _ranks())
+                return func(state, *args, **kwargs)
         except driver_link.DriverLostError:
             raise
         except HorovodInternalError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["saved_copies"]
+__all__ = ["saved_copies", "saved_copy"]
 
 Arrays = Sequence[npt.NDArray[Any]]
 
@@ -18,12 +18,11 @@ def saved_copies(values: Arrays, last: Arrays) -> list[npt.NDArray[Any]]:
 
     To allocate memory for a copy takes several times as long as to copy.
     """
-    return [
-        _saved_copy(value, last[i] if i < len(last) else None) for i, value in enumerate(values)
-    ]
+    return [saved_copy(value, last[i] if i < len(last) else None) for i, value in enumerate(values)]
 
 
-def _saved_copy(value: npt.NDArray[Any], last: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+def saved_copy(value: npt.NDArray[Any], last: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    """Returns a copy, in the memory of the last one if shape and type are its."""
     if last is None or (last.shape, last.dtype) != (value.shape, value.dtype):
         return np.array(value)
     np.copyto(last, value)

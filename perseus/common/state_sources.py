@@ -4,25 +4,42 @@ Only ranks that lack it receive: from a rank of their own host, or else a part f
 hosts, so that a peer's link is no limit as long as that of the receiver is not full. What the ranks
 that have the state do not have alike, such as statistics of each rank's own batches, is left to the
 caller, who gives it to all from rank 0.
+
+An adapter gives a framework's tensors in one of two ways. Tensors that can be written to in place
+become Parts, for `left_by`. Variables that functions read and write go through `fill_variables`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 import perseus_core
+from perseus.common import objects
+from perseus.common.process_sets import global_process_set
 from perseus.common.state_digest import BITS, digest
 from perseus.common.world import current_world
 from perseus_core import driver_link, opened_sets
 
-__all__ = ["Bytes", "Group", "Part", "StateSources", "bytes_of", "groups_of", "sources_among"]
+__all__ = [
+    "Bytes",
+    "Group",
+    "Part",
+    "StateSources",
+    "bytes_at",
+    "bytes_of",
+    "groups_of",
+    "left_by",
+    "sources_among",
+]
 
+T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
 
 #: More hosts than this do not fill a link sooner.
@@ -38,7 +55,10 @@ _LEAST = -(1 << BITS)
 
 
 class Part(NamedTuple):
-    """A part of the state: what it is, which ranks compare, and its memory."""
+    """A part of the state: what it is, which ranks compare, and its memory.
+
+    A rank that has the state does not write to that memory, which may be read-only there.
+    """
 
     description: str
     data: Bytes
@@ -81,6 +101,32 @@ def bytes_of(array: npt.NDArray[Any]) -> Bytes | None:
     return array.reshape(-1).view(np.uint8)
 
 
+def bytes_at(address: int, size: int) -> Bytes:
+    """Returns the memory at an address as an array, which does not keep that memory."""
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    return np.frombuffer(memoryview(memory), np.uint8)
+
+
+def left_by(
+    sources: StateSources | None,
+    tensors: Mapping[str, T],
+    part_of: Callable[[T], Part | None],
+) -> dict[str, T]:
+    """Fills tensors of ranks that lack the state in place; returns those that it has left.
+
+    Rank 0 has to give these to all. All ranks must call it, and all get the same names.
+
+    Args:
+      sources: None if rank 0 gives all.
+      tensors: by name, in the same order on all ranks.
+      part_of: gives a tensor's memory; None if it must come from rank 0, such as on a GPU.
+    """
+    if sources is None:
+        return dict(tensors)
+    filled = sources.fill({name: part_of(tensor) for name, tensor in tensors.items()})
+    return {name: tensor for name, tensor in tensors.items() if name not in filled}
+
+
 @contextmanager
 def sources_among(holders: Collection[int]) -> Iterator[StateSources | None]:
     """Gives the sources of the state; None if rank 0 is to give it to all. All ranks must call it.
@@ -119,7 +165,10 @@ class StateSources:
 
         Args:
           parts: by name, in the same order on all ranks.
+
+        Raises ValueError on all ranks if their names differ.
         """
+        _check_names(list(parts))
         filled = self._alike(parts)
         present = [(name, part.data) for name in filled if (part := parts[name]) is not None]
         ends = list(itertools.accumulate(data.size for _, data in present))
@@ -137,7 +186,13 @@ class StateSources:
         values_of: Callable[[Sequence[Any]], list[npt.NDArray[Any]]],
         assign: Callable[[Sequence[Any], Sequence[npt.NDArray[Any]]], None],
     ) -> list[Any]:
-        """Does the same with variables that functions read and write; returns those it has left."""
+        """Does the same with variables that functions read and write; returns those it has left.
+
+        Args:
+          values_of: returns arrays, which may be in the variables' own memory and read-only.
+          assign: gets arrays that nobody else has. It is called once all have arrived: variables
+            stay as they are if a rank is lost before.
+        """
         values = [np.asarray(value, order="C") for value in values_of(variables)]
         if not self.has_state:
             values = [np.empty_like(value) for value in values]
@@ -187,7 +242,7 @@ class StateSources:
                     begin, end = (_border(total, k, len(sources)) for k in (index, index + 1))
                     handles += [
                         perseus_core.broadcast_async(
-                            piece, source, name=name, process_set=process_set, out=piece
+                            piece, source, name=name, process_set=process_set, out=_target(piece)
                         )
                         for name, piece in _cut(pieces, begin, end)
                     ]
@@ -213,6 +268,34 @@ class StateSources:
             number = self._numbers[before + index]
             self._opened[group, index] = opened_sets.open_set(number, ranks)
         return self._opened[group, index]
+
+
+def _check_names(names: list[str]) -> None:
+    mine = np.array([[len(names), digest(np.empty(0, np.uint8), *names)]], np.int64)
+    of_all = perseus_core.allgather(mine, name="elastic.state.names")
+    if (of_all == of_all[0]).all():
+        return
+    named = objects.allgather_object(names, "elastic.state.names.all", global_process_set)
+    rank = next(rank for rank, theirs in enumerate(named) if theirs != named[0])
+    both = itertools.zip_longest(named[rank], named[0])
+    number, (name, wanted) = next((i, pair) for i, pair in enumerate(both) if len(set(pair)) > 1)
+    raise ValueError(
+        f"the state of rank {rank} has {len(named[rank])} tensors, that of rank 0 "
+        f"{len(named[0])}; tensor {number} is {_quoted(name)} on rank {rank} and {_quoted(wanted)} "
+        "on rank 0. All ranks must make the same models and optimizers"
+    )
+
+
+def _quoted(name: str | None) -> str:
+    return "missing" if name is None else f"'{name}'"
+
+
+def _target(piece: Bytes) -> Bytes:
+    """Returns the piece as an array that may be written to.
+
+    The engine writes to that of no rank that gives it, whose memory may be read-only.
+    """
+    return piece if piece.flags.writeable else bytes_at(piece.ctypes.data, piece.size)
 
 
 def _cut(pieces: Sequence[tuple[str, Bytes]], begin: int, end: int) -> Iterator[tuple[str, Bytes]]:

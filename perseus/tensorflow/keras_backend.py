@@ -43,6 +43,7 @@ __all__ = [
     "reducescatter",
     "refuse_xla",
     "run_elastic",
+    "saved_values",
     "sees_attributes",
     "turn_off_xla",
     "values_of",
@@ -235,7 +236,13 @@ def values_of(variables: Sequence[Any]) -> list[npt.NDArray[Any]]:
     return functions.values_of(variables, _session())
 
 
-def assign(variables: Sequence[Any], values: Sequence[npt.NDArray[Any]]) -> None:
+def saved_values(variables: Sequence[Any], last: Sequence[Any]) -> list[Any]:
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return functions.saved_values(variables, last)
+    return functions.saved_values(variables, last, _session())
+
+
+def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
     if tf.compat.v1.executing_eagerly_outside_functions():
         functions.assign(variables, values)
     else:

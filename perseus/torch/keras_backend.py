@@ -17,6 +17,7 @@ from perseus.common.gradient_arguments import checked_groups
 from perseus.common.local_variables import LocalVariables, Reduce
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Min
+from perseus.common.saved_arrays import saved_copies
 from perseus.common.variable_names import own_name
 from perseus.torch.horovod.compression import checked_compression
 from perseus.torch.horovod.eager import eager
@@ -43,6 +44,7 @@ __all__ = [
     "reducescatter",
     "refuse_xla",
     "run_elastic",
+    "saved_values",
     "sees_attributes",
     "turn_off_xla",
     "values_of",
@@ -263,7 +265,11 @@ def _value_of(variable: Any) -> npt.NDArray[Any]:
     return value
 
 
-def assign(variables: Sequence[Any], values: Sequence[npt.NDArray[Any]]) -> None:
+def saved_values(variables: Sequence[Any], last: Sequence[Any]) -> list[Any]:
+    return [*saved_copies(values_of(variables), last)]
+
+
+def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(np.array(value))
 

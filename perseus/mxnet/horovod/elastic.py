@@ -29,9 +29,11 @@ from perseus.common.elastic import Train, drain, run_fn
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.handled_state import SAMPLERS, HandledState, Registry, StateHandler
 from perseus.common.process_sets import carried_over
-from perseus.mxnet.engine import NDArray
+from perseus.common.state_sources import left_by
+from perseus.mxnet.engine import NDArray, copy_to
 from perseus.mxnet.horovod.functions import broadcast_object, broadcast_parameters
 from perseus.mxnet.horovod.mpi_ops import broadcast_, init, rank, shutdown
+from perseus.mxnet.horovod.state_memory import part_of
 
 __all__ = ["ElasticSampler", "MXNetState", "drain", "run"]
 
@@ -72,7 +74,12 @@ class ParametersStateHandler(StateHandler[Any]):
             param.set_data(self._saved[name])
 
     def sync(self) -> None:
-        broadcast_parameters(self._parameters(), root_rank=0)
+        mx.nd.waitall()
+        named = dict(sorted(self._parameters().items()))
+        left = left_by(self.sources, named, lambda param: part_of(_data(param)))
+        for name in named.keys() - left.keys():
+            copy_to(_data(named[name]), named[name].list_data())
+        broadcast_parameters(left, root_rank=0)
 
     def _parameters(self) -> Any:
         is_block = isinstance(self.value, mx.gluon.Block)
@@ -100,14 +107,20 @@ class TrainerStateHandler(StateHandler[mx.gluon.Trainer]):
     def sync(self) -> None:
         updaters = self._updaters()
         states = [updater.states for updater in updaters]
-        settings, kinds = broadcast_object((self._present_settings(), _map(_Kind.of, states)))
-        if rank() != 0:
+        own_kinds = _map(_Kind.of, states)
+        settings, kinds = broadcast_object((self._present_settings(), own_kinds))
+        if self.sources is not None and self.sources.has_state and kinds == own_kinds:
+            pairs = zip(states, kinds, strict=True)
+            states = [{key: own[key] for key in of_root} for own, of_root in pairs]
+        elif rank() != 0:
             states = [
                 _map(functools.partial(_Kind.made, context=context), of_device)
                 for of_device, context in zip(kinds, self.value._contexts, strict=True)
             ]
-        for number, array in enumerate(_arrays(states)):
-            broadcast_(array, 0, name=f"trainer_state.{number}")
+        mx.nd.waitall()
+        arrays = {f"trainer_state.{i}": array for i, array in enumerate(_arrays(states))}
+        for name, array in left_by(self.sources, arrays, part_of).items():
+            broadcast_(array, 0, name=name)
         mx.nd.waitall()
         if rank() != 0:
             for updater, of_device in zip(updaters, states, strict=True):

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
-import numpy.typing as npt
 import tensorflow as tf
 
 from perseus._keras.backend import backend_named
 from perseus._keras.elastic import KerasState
-from perseus.common.elastic import Train, drain, run_fn
+from perseus.common.elastic import Train, drain, run_fn_with_errors
 from perseus.common.elastic_sampler import ElasticSampler
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.handled_state import SAMPLERS, HandledState
 from perseus.common.process_sets import carried_over
-from perseus.common.saved_arrays import saved_copies
 from perseus.tensorflow.horovod.functions import (
     assign,
+    broadcast_each,
     broadcast_object,
     broadcast_variables,
+    saved_values,
     values_of,
 )
 from perseus.tensorflow.horovod.mpi_ops import init, shutdown
@@ -29,18 +31,18 @@ __all__ = ["ElasticSampler", "TensorFlowKerasState", "TensorFlowState", "drain",
 
 def run(func: Train) -> Train:
     """Decorates `train(state, ...)`, which restarts from the last commit when ranks are lost."""
+    return run_fn_with_errors(func, _reset, _errors)
 
-    @functools.wraps(func)
-    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(state, *args, **kwargs)
-        except tf.errors.UnknownError as error:
-            # One of our ops raises it when the job cannot go on.
-            if HorovodInternalError.__name__ not in str(error):
-                raise
-            raise HorovodInternalError(str(error)) from error
 
-    return cast(Train, run_fn(wrapper, _reset))
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.UnknownError as error:
+        # One of our ops raises it when the job cannot go on.
+        if HorovodInternalError.__name__ not in str(error):
+            raise
+        raise HorovodInternalError(str(error)) from error
 
 
 class TensorFlowKerasState(KerasState):
@@ -63,6 +65,9 @@ class TensorFlowKerasState(KerasState):
 class TensorFlowState(HandledState):
     """Variables, and other attributes.
 
+    save copies no variables that are in CPU memory, unless they are those of a v1 graph: TensorFlow
+    does so when they are next written to. sync gives all ranks rank 0's present variables.
+
     Args:
       variables: variables of TensorFlow or Keras; None for the global variables of a v1 graph.
       session: runs the graph; None for the default session, if there is one.
@@ -74,16 +79,17 @@ class TensorFlowState(HandledState):
             variables = tf.compat.v1.global_variables()
         self.variables = list(variables)
         self.session = session or tf.compat.v1.get_default_session()
-        self._broadcast: Any = None
+        self._broadcasts: dict[int, Any] = {}  # of a v1 graph, which may be final later
         if self.session is not None:
             with self.session.graph.as_default():
-                self._broadcast = broadcast_variables(self.variables, root_rank=0)
-        self._saved: list[npt.NDArray[Any]] = []
-        self._copy()
+                of_each = broadcast_each(self.variables, root_rank=0)
+            self._broadcasts = dict(zip(map(id, self.variables), of_each, strict=True))
+        self._saved: list[Any] = []
+        self._keep()
         super().__init__(broadcast_object, SAMPLERS, kwargs)
 
     def save(self) -> None:
-        self._copy()
+        self._keep()
         super().save()
 
     def restore(self) -> None:
@@ -99,14 +105,14 @@ class TensorFlowState(HandledState):
         if self.session is None:
             broadcast_variables(left, root_rank=0)
         elif left:
-            self.session.run(self._broadcast)
+            self.session.run([self._broadcasts[id(each)] for each in left])
         super().sync()
         # Save only when all are synced: if a rank is lost in between, restore must not mix the
         # states of two ranks.
-        self._copy()
+        self._keep()
 
-    def _copy(self) -> None:
-        self._saved = saved_copies(values_of(self.variables, self.session), self._saved)
+    def _keep(self) -> None:
+        self._saved = saved_values(self.variables, self._saved, self.session)
 
 
 def _reset() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import tensorflow as tf
 from perseus.common import objects
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.saved_arrays import saved_copies, saved_copy
 from perseus.tensorflow.horovod.mpi_ops import assign_values_of_root, checked_variables
 from perseus.tensorflow.horovod.op_arguments import short_name
 from perseus.tensorflow.horovod.util import tensorflow_variable
@@ -22,12 +23,17 @@ __all__ = [
     "BroadcastGlobalVariablesHook",
     "allgather_object",
     "assign",
+    "broadcast_each",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
+    "saved_values",
     "values_of",
 ]
+
+#: A tensor, or an array.
+SavedValue: TypeAlias = Any
 
 
 def broadcast_variables(
@@ -47,12 +53,20 @@ def broadcast_variables(
     Returns None in eager mode, otherwise the operation that does it. Raises ValueError if one is
     not a variable.
     """
+    assigned = broadcast_each(variables, root_rank, process_set)
+    return None if tf.executing_eagerly() else tf.group(*assigned)
+
+
+def broadcast_each(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Does what broadcast_variables does; in a graph, returns an operation for each variable."""
     variables = checked_variables("broadcast_variables", variables)
     if not variables:
-        return None if tf.executing_eagerly() else tf.no_op()
+        return []
     names = tuple(f"{i}_{short_name(each)}" for i, each in enumerate(variables))
     _, assigned = assign_values_of_root(variables, names, root_rank, process_set)
-    return None if tf.executing_eagerly() else tf.group(*assigned)
+    return [] if tf.executing_eagerly() else [tf.group(each) for each in assigned]
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -69,7 +83,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 def values_of(variables: Sequence[Any], session: Any = None) -> list[npt.NDArray[Any]]:
-    """Returns the values of variables, which may be in the variables' own memory.
+    """Returns the values of variables, which may be in the variables' own memory and read-only.
 
     Args:
       session: has the variables of a v1 graph; None in eager mode.
@@ -78,16 +92,38 @@ def values_of(variables: Sequence[Any], session: Any = None) -> list[npt.NDArray
     if session is not None:
         values: list[npt.NDArray[Any]] = session.run(held)
         return values
-    return [np.asarray(each.numpy()) for each in held]
+    return [np.asarray(each.value()) for each in held]
 
 
-def assign(
-    variables: Sequence[Any], values: Sequence[npt.NDArray[Any]], session: Any = None
-) -> None:
-    """Assigns copies of values to variables; the arguments are those of values_of."""
-    # TensorFlow may take over the memory of what it is given.
-    pairs = zip(variables, map(np.array, values), strict=True)
-    for variable, value in pairs:
+def saved_values(
+    variables: Sequence[Any], last: Sequence[SavedValue], session: Any = None
+) -> list[SavedValue]:
+    """Returns what `assign` brings the present values back with.
+
+    A tensor never changes: TensorFlow gives a variable new memory when it is written to while a
+    tensor has the old one. So what is in CPU memory is not copied. Copies of other values are in
+    the memory of those that were saved last where that fits.
+    """
+    if session is not None:
+        copies: Any = last
+        return [*saved_copies(values_of(variables, session), copies)]
+    # read_value does the same in three times as long.
+    tensors = [tensorflow_variable(each).value() for each in variables]
+    return [_saved(each, last[i] if i < len(last) else None) for i, each in enumerate(tensors)]
+
+
+def _saved(tensor: tf.Tensor, last: SavedValue | None) -> SavedValue:
+    if "device:CPU:" in tensor.backing_device:
+        return tensor
+    # Memory of a GPU is scarce.
+    return saved_copy(np.asarray(tensor), last if isinstance(last, np.ndarray) else None)
+
+
+def assign(variables: Sequence[Any], values: Sequence[SavedValue], session: Any = None) -> None:
+    """Assigns values, which are copied if they are arrays; `session` is as for values_of."""
+    for variable, saved in zip(variables, values, strict=True):
+        # TensorFlow may take over the memory of an array that it is given.
+        value = np.array(saved) if isinstance(saved, np.ndarray) else saved
         held = tensorflow_variable(variable)
         if session is None:
             held.assign(value)

@@ -8,7 +8,10 @@ import pytest
 from mxnet import autograd, gluon
 
 import perseus.mxnet.horovod as hvd
+import perseus_core
+from perseus.common import state_sources
 from perseus.common.exceptions import HorovodInternalError
+from perseus.common.state_sources import Group
 
 OPTIMIZERS = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9},
@@ -187,3 +190,66 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch():
     for batch in loader:
         kept += batch.asnumpy().tolist()
     assert sorted(i for part in hvd.allgather_object(kept) for i in part) == list(data)
+
+
+class Everything:
+    """The arrays of many kinds that ranks have alike, but for `own`, and what else a state has."""
+
+    def __init__(self, has_state):
+        self.net = new_net(0.1 if has_state else 0.5)
+        self.trainer = new_trainer(self.net, "sgd")
+        alone = gluon.Trainer(self.net.collect_params(), "sgd", dict(OPTIMIZERS["sgd"]), None)
+        if has_state:
+            self.trainer._optimizer, self.trainer._updaters = alone._optimizer, alone._updaters
+            step_alone(self.net, self.trainer, 3)
+        self.others = gluon.ParameterDict("others_")
+        value = 3 if has_state else 4
+        for dtype in ("float16", "float32", "float64", "int8", "int64", "uint8"):
+            self.add(dtype, (7, 3), value, dtype)
+        self.add("large", (70_001,), value, "float32")
+        self.add("own", (2,), 100.0 + hvd.rank(), "float64")
+
+    def add(self, name, shape, value, dtype):
+        param = self.others.get(
+            name, shape=shape, dtype=dtype, init=mx.init.Constant(value), grad_req="null"
+        )
+        param.initialize(ctx=[mx.cpu(0), mx.cpu(1)] if name == "large" else mx.cpu())
+
+    def state(self):
+        parts = {"net": self.net, "trainer": self.trainer, "others": self.others}
+        return hvd.elastic.MXNetState(**parts, step=hvd.rank() + 5)
+
+    def arrays(self):
+        of_others = [each for param in self.others.values() for each in param.list_data()]
+        return [*everything(self.net, self.trainer), *(each.asnumpy() for each in of_others)]
+
+
+@pytest.mark.parametrize("are_apart", [False, True])
+@pytest.mark.parametrize("lacking", [1, 2])
+def test_ranks_that_lack_the_state_get_it_from_those_that_have_it(are_apart, lacking, monkeypatch):
+    holders = list(range(max(1, hvd.size() - lacking)))
+    if are_apart:  # as if each rank had a host of its own
+
+        def apart(hosts, holders):
+            others = [rank for rank in range(hvd.size()) if rank not in holders]
+            return [Group(tuple(holders), tuple(others))]
+
+        monkeypatch.setattr(state_sources, "groups_of", apart)
+    expected = hvd.broadcast_object(Everything(True).arrays())
+    ours = Everything(hvd.rank() in holders)
+    state = ours.state()
+    state._commits = int(hvd.rank() in holders)
+    assert state.needs_sync() == (hvd.size() > 1)
+    before = perseus_core.counters()["bytes_broadcast"]
+    state.sync_from_holders()
+    moved = perseus_core.counters()["bytes_broadcast"] - before
+    assert_same(ours.arrays(), expected)
+    assert state.step == 5
+    # A rank gives, at most, what others lack, and one that neither gives nor gets is left in peace.
+    least = {hvd.size() - 1: 280_000} if hvd.size() > 1 else {}
+    assert least.get(hvd.rank(), 0) <= moved < 300_000
+    if hvd.rank() in holders[1:] and not are_apart:
+        assert moved < 10_000
+    step(ours.net, ours.trainer, 1)  # an engine that does not know of the new values would use old
+    state.restore()
+    assert_same(ours.arrays(), expected)

@@ -117,6 +117,20 @@ def test_ranks_that_have_the_state_give_a_part_each_and_receive_none(
     assert wanted <= moved + 64 < wanted + 10_000
 
 
+def test_ranks_that_have_other_tensors_are_told() -> None:
+    if hvd.size() == 1:
+        pytest.skip("nobody lacks the state")
+    lacks = hvd.rank() == hvd.size() - 1
+    model = torch.nn.Linear(4, 5, bias=not lacks)
+    state = hvd.elastic.TorchState(model)
+    state._commits = int(not lacks)
+    assert state.needs_sync()
+    last = hvd.size() - 1
+    wanted = f"state of rank {last} has 1 tensors, that of rank 0 2; tensor 0 is 'weight' on"
+    with pytest.raises(ValueError, match=rf"{wanted} rank {last} and 'bias' on rank 0\. All ranks"):
+        state.sync_from_holders()
+
+
 def test_ranks_that_have_other_shapes_are_told() -> None:
     if hvd.size() == 1:
         pytest.skip("nobody lacks the state")

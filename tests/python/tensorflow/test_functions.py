@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -198,42 +195,6 @@ def test_state_of_variables():
         state.restore()
         assert x.numpy() == 5.0 and state.batch == 7
         x.assign_add([1.0])  # in its own memory, which must not be that of the saved value
-
-
-@pytest.mark.parametrize("kind", ["variables", "session", "keras"])
-def test_a_rank_that_lacks_the_state_gets_it_from_those_that_have_it(kind):
-    has_state = hvd.rank() == 0 or hvd.rank() < hvd.size() - 1
-    values = [
-        np.arange(70_000, dtype=np.float32),
-        tf.constant([1.5, 2.5], tf.bfloat16).numpy(),
-        np.int64(7),
-        np.zeros((0, 3)),
-        np.float64(100 + hvd.rank()),  # of each rank's own
-    ]
-    first = [value if has_state else np.zeros_like(value) for value in values]
-    with tf.Graph().as_default() if kind == "session" else contextlib.nullcontext():
-        variables = [tf.Variable(value) for value in first]
-        if kind == "session":
-            with v1.Session() as session:
-                session.run([each.initializer for each in variables])
-                found = after_sync(hvd.elastic.TensorFlowState(variables, session), has_state)
-        elif kind == "variables":
-            found = after_sync(hvd.elastic.TensorFlowState(variables), has_state)
-        else:
-            model = types.SimpleNamespace(built=True, metrics=[], variables=variables)
-            state = hvd.elastic.TensorFlowKerasState(model)
-            found = after_sync(state, has_state)
-    values[-1] = np.float64(100)
-    for ours, wanted in zip(found, values, strict=True):
-        np.testing.assert_array_equal(ours, wanted)
-
-
-def after_sync(state, has_state):
-    """Syncs a state, and returns what it would restore."""
-    state._commits = int(has_state)
-    assert state.needs_sync() == (hvd.size() > 1)
-    state.sync_from_holders()
-    return state._saved
 
 
 def test_state_with_a_sampler():

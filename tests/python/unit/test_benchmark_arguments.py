@@ -89,6 +89,8 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("idle --seconds 0", "argument --seconds: more than 0"),
         ("elastic_commit --rounds 0", "argument --rounds: at least 1"),
         ("elastic_commit --models ctr ctr", "argument --models: ctr is given twice"),
+        ("elastic_commit_tensorflow --trained 0", "argument --trained: more than 0"),
+        ("elastic_commit_tensorflow --trained 1.5", "argument --trained: at most 1"),
         ("hook --rounds 0", "argument --rounds: at least 1"),
         ("dbn --layers 1", "argument --layers: at least 2"),
         ("dbn --data digits digits", "argument --data: digits is given twice"),

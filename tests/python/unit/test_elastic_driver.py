@@ -246,6 +246,30 @@ def test_rank_0_is_a_survivor_with_the_most_commits() -> None:
     assert one.world == [3, 2, 1]  # those of a host stand together
 
 
+def test_a_job_ends_if_those_with_the_state_end_before_a_new_worker_has_it() -> None:
+    one = running(job(2), a=1, b=1)
+    one.hosts(a=1, b=1, c=1)
+    one.ready(2)
+    one.ready(0, 1, commits=5, call=1)
+    assert one.world == [0, 1, 2]
+    one.driver.ended(0, "was killed")
+    one.ready(2, commits=0, call=1)
+    assert one.ends == []  # worker 1 has it
+    one.driver.ended(1, "was killed")
+    assert len(one.ends) == 1 and "no worker is left that has the state" in str(one.ends[0])
+    assert max(one.worlds) == 2
+
+
+@pytest.mark.parametrize(("before", "call"), [(0, 1), (5, 2)])
+def test_a_job_goes_on_before_a_call_has_a_commit(before: int, call: int) -> None:
+    one = running(job(2), a=1, b=1)
+    one.ready(0, 1, commits=before, call=1)
+    one.driver.ended(0, "was killed")
+    one.ready(1, commits=0, call=call)  # in another call with a new state, if it is the second one
+    assert one.world == [1]
+    assert one.ends == []
+
+
 def test_commits_do_not_make_a_new_worker_rank_0() -> None:
     one = running(job(1), a=1)
     one.hosts(a=1, b=1)

@@ -81,7 +81,7 @@ def test_another_driver_forms_the_world_that_all_wait_for() -> None:
     assert other.worlds[2] == [1, 0]  # the one with more commits gives its state
     last = handed_over(other, options, 2)
     last.hosts(a=2)
-    last.ready(0, 1)
+    last.ready(0, 1, commits=4)
     assert last.ends == ["the number of resets during elastic job exceeded limit of 1"]
 
 
@@ -140,3 +140,19 @@ def test_another_driver_keeps_those_that_wait_until_others_have_the_state() -> N
     assert other.worlds[2] == [0, 1]
     other.ready(0, 1, commits=6)
     assert (other.refused, other.worlds[3]) == ([0], [1])
+
+
+def test_another_driver_knows_that_a_new_worker_lacks_the_state() -> None:
+    options = ElasticOptions(least=1)
+    one = running(Job(2, options), a=1, b=1)
+    one.ready(0, commits=5, call=1)
+    one.driver.ended(1, "was killed")
+    one.hosts(a=1, c=1)
+    one.ready(2)
+    one.ready(0, commits=6, call=1)
+    assert one.world == [0, 2]
+    one.driver.workers[0].state = State.GONE  # while there is no launcher
+    other = handed_over(one, options, 2)
+    other.hosts(a=1, c=1)
+    other.ready(2, call=1)
+    assert len(other.ends) == 1 and "no worker is left that has the state" in str(other.ends[0])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from perseus.common.state_sources import Part, StateSources
+from perseus.common.state_sources import Part, StateSources, left_by
 from perseus.torch.horovod.functions import broadcast_parameters
 
 __all__ = ["share"]
@@ -18,12 +18,8 @@ def share(named: Iterable[tuple[str, torch.Tensor]], sources: StateSources | Non
     Tensors in CPU memory that ranks have alike come from the sources, others from rank 0: in GPU
     memory, NCCL would have to meet for each source anew.
     """
-    tensors = dict(named)
-    if sources is not None:
-        parts = {name: _part_of(tensor) for name, tensor in sorted(tensors.items())}
-        for name in sources.fill(parts):
-            del tensors[name]
-    broadcast_parameters(tensors, root_rank=0)
+    tensors = dict(sorted(named, key=lambda pair: pair[0]))
+    broadcast_parameters(left_by(sources, tensors, _part_of), root_rank=0)
 
 
 def _part_of(tensor: torch.Tensor) -> Part | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from perseus.pipeline.stage import changeable
 from perseus.pipeline.values import mapped, tensors_of
 
 __all__ = ["balanced_starts", "layer_seconds"]
@@ -41,7 +42,7 @@ def _children_seconds(module: torch.nn.Sequential, sample: Any) -> list[float]:
     for parameter in module.parameters():
         parameter.grad = None
     for number, child in enumerate(module):
-        arguments = mapped(_as_leaf if number else torch.Tensor.detach, value)
+        arguments = changeable(mapped(_as_leaf if number else torch.Tensor.detach, value))
         begin = time.perf_counter()
         value = child(*arguments) if isinstance(arguments, tuple) else child(arguments)
         wanted = [tensor for tensor in tensors_of(value) if tensor.requires_grad]

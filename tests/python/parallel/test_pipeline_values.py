@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -139,6 +141,31 @@ def test_a_frozen_stage_gets_and_gives_no_gradient():
             else:
                 require_gradients(pipeline, expected)
                 stages[hvd.rank()].zero_grad()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stages_may_begin_with_layers_that_work_in_place(schedule):
+    """The layers before them do not need what they have given for their backward."""
+    torch.manual_seed(0)
+    count = hvd.size() * (2 if schedule == "interleaved" else 1)
+    layers = []
+    for _ in range(count):
+        layers += [torch.nn.ReLU(inplace=True), torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64)]
+    x, target = make_batch(19)
+    for split in (list(range(2, 2 * count, 2)), "balanced"):
+        model = torch.nn.Sequential(*copy.deepcopy(layers))
+        expected_loss, expected = in_one_process(model, x.clone(), target)
+        pipeline = Pipeline(
+            model,
+            loss_fn=torch.nn.functional.mse_loss,
+            schedule=schedule,
+            microbatches=2 * hvd.size(),
+            split=split,
+            sample=x[:2].clone(),
+            stages_per_rank=count // hvd.size(),
+        )
+        assert abs(pipeline.step(x.clone(), target) - expected_loss) < 1e-12
+        require_gradients(pipeline, expected)
 
 
 # The values lie in [-1, 1], and so do most gradients. fp16 has 11 bits, bf16 8; int8 is off by at

@@ -96,7 +96,7 @@ def read(plan: Plan, folder: Path) -> dict[str, torch.Tensor]:
         raise ValueError(
             f"{folder} was saved with {len(summary['stages'])} stages, of which none has "
             f"{missing[0]} of this pipeline's stage {wanted[missing[0]]}. A checkpoint fits other "
-            "splits of the same Sequential; that of a list of stages fits the same list"
+            "splits of the same module; that of a list of stages fits the same list"
         )
     state: dict[str, torch.Tensor] = {}
     for stage in sorted({homes[name] for name in wanted}):

@@ -43,20 +43,23 @@ class Pipeline:
 
     Args:
       stages: a list with a module for each stage, or with functions that make them, of which a rank
-        calls those of its own stages only; or a torch.nn.Sequential, with `split`. Stage s is on
-        place s % p of a pipeline over p ranks. A tuple that a stage returns is the next one's
-        arguments. Values between stages are tensors, or tensors and plain values in tuples, lists
-        and dicts. Only tensors that require a gradient get one.
+        calls those of its own stages only; or a module, with `split`. Stage s is on place s % p of
+        a pipeline over p ranks. A tuple that a stage returns is the next one's arguments. Values
+        between stages are tensors, or tensors and plain values in tuples, lists and dicts. Only
+        tensors that require a gradient get one.
       loss_fn: called as loss_fn(output, target) with those of a micro-batch, on the rank of the
         last stage; gives a tensor with one element.
       schedule: "gpipe", "1f1b", "eager-1f1b" (for slow links), "interleaved" (several stages a
         rank) or "zero-bubble"; see docs/pipeline.md.
       microbatches: how many parts a batch is cut into, along the first dimension of its tensors.
         Their sizes differ by one row at most.
-      split: the children of the Sequential, by name or number, at which the stages after the first
-        begin; or "balanced": the ranks measure forward and backward of each child, and cut so that
-        the slowest stage is as fast as can be.
-      sample: the input of a micro-batch, for "balanced".
+      split: the submodules at which the stages after the first begin, by their paths, such as
+        "layers.2"; or "balanced": the ranks measure forward and backward of each child, or of each
+        in its lists, and cut so that the slowest stage is as fast as can be. A Sequential can be
+        cut between its children, which may be given by number; all other modules and cuts need
+        that torch.export can trace the module.
+      sample: the input of a micro-batch, to trace and to measure with; a tuple has the module's
+        arguments.
       stages_per_rank: for "balanced".
       mesh: (data, pipeline), the numbers of replicas and of ranks in the pipeline of each, whose
         ranks are neighbours; or a DeviceMesh with dimensions of these names. None: one pipeline
@@ -102,6 +105,7 @@ class Pipeline:
                 codec,
                 tied,
                 loss_reduction,
+                device,
             )
         )
         plan = self._plan
@@ -145,8 +149,8 @@ class Pipeline:
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Gives the parameters of this rank's stages with their names in the whole model.
 
-        These are the names in the Sequential that was split; for a list of stages, the number of
-        the stage, a dot, and the name in it.
+        These are the names in the module that was split; for a list of stages, the number of the
+        stage, a dot, and the name in it.
         """
         seen = set()
         for index, module in self._plan.modules.items():
@@ -328,7 +332,7 @@ class Pipeline:
         together(write_summary, "write pipeline.json")
 
     def load(self, folder: str | os.PathLike[str]) -> None:
-        """Loads a checkpoint, also one of another split of the same Sequential.
+        """Loads a checkpoint, also one of another split of the same module.
 
         All ranks call it. Raises ValueError on all ranks, before anything is changed, if one cannot
         read what it needs.

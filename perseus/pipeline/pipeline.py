@@ -14,14 +14,17 @@ import torch
 import perseus.torch.horovod as hvd
 from perseus.pipeline import checkpoint
 from perseus.pipeline.agreement import Outcome, step_outcome, together
+from perseus.pipeline.calls import Call
 from perseus.pipeline.errors import lost
 from perseus.pipeline.exchange import Exchange
 from perseus.pipeline.figures import Figures, Span
 from perseus.pipeline.plan import Arguments, agree_on_plan
 from perseus.pipeline.report import Report, StageFigures
 from perseus.pipeline.stage import Stage
-from perseus.pipeline.step import Prediction, Step
+from perseus.pipeline.step import Meeting, Prediction, Step
 from perseus.pipeline.tied import Entry, TiedWeights
+from perseus.pipeline.traced import TracedStage
+from perseus.pipeline.traffic import Traffic
 from perseus_core import WORLD, AbortedError, process_sets
 from perseus_core.names import next_object
 
@@ -119,6 +122,7 @@ class Pipeline:
                 module.to(where)
         self._stages = {i: Stage(i, module, where) for i, module in plan.modules.items()}
         self._tied = TiedWeights(plan.tied, plan.routes, plan.place, plan.modules)
+        self._traffic = Traffic(plan, self._tied)
         #: the ranks with the same stages, one in each replica; None if there is one replica
         self.data_set: hvd.ProcessSet | None = self._make_data_set()
         self._start_figures()
@@ -135,7 +139,7 @@ class Pipeline:
 
     def _begin_alike(self) -> None:
         """Gives tied weights, and the stages of all replicas, the same values."""
-        exchange = Exchange(*self._tied.routes(0))
+        exchange = Exchange(self._tied.routes(0))
         self._tied.make_equal(exchange, 0)
         if self.data_set is not None:
             root = self._plan.mesh.rows[0][self._plan.place]
@@ -198,16 +202,14 @@ class Pipeline:
         replicas if loss_fn averages, otherwise their sum. With outputs: also the output of this
         replica's batch on the rank with the last stage, and None elsewhere.
 
-        Raises StageError on all ranks if a stage fails, ValueError or TypeError on a rank whose
-        batch is wrong, and AbortedError on all others if a rank is lost. Gradients are then not
-        complete.
+        Raises StageError on all ranks if a stage fails, ValueError on all if one has called another
+        method, ValueError or TypeError on a rank whose batch is wrong, and AbortedError on all
+        others if a rank is lost. Gradients are then not complete.
         """
         step = Step(
-            self._plan,
+            *self._next("step"),
             self._stages,
             self._figures,
-            self._next_number(),
-            self._tied,
             self._loss_fn,
             self._is_mean,
         )
@@ -227,25 +229,34 @@ class Pipeline:
         Nothing is differentiated. Errors are those of step. The modules keep their mode; see train.
         """
         figures = {index: Figures() for index in self._stages}  # those of steps stay as they are
-        prediction = Prediction(self._plan, self._stages, figures, self._next_number())
+        prediction = Prediction(*self._next("predict"), self._stages, figures)
         with torch.no_grad():
             return self._outcome(prediction, lambda: prediction.run(x))[1]
 
-    def _next_number(self) -> int:
+    def _next(self, method: str) -> tuple[Traffic, int, Call]:
+        """Begins a call, and returns its messages and its number."""
         self._number += 1
-        return self._number
+        own = [one for one in self._plan.modules.values() if isinstance(one, TracedStage)]
+        evaluates = bool(own) and not any(one.training for one in own)
+        return self._traffic, self._number, Call(method, evaluates)
 
-    def _outcome(self, step: Prediction, work: Callable[[], Any]) -> tuple[list[float], Any]:
+    def _meet(self, method: str) -> None:
+        """Begins a call in which ranks do not compute. Raises ValueError on all ranks unless all
+        are in the same."""
+        meeting = Meeting(*self._next(method))
+        self._outcome(meeting, meeting.meet)
+
+    def _outcome(self, step: Meeting, work: Callable[[], Any]) -> tuple[list[float], Any]:
         """Does this rank's part of a step, and returns the losses of all replicas and what came of
         it; or raises, on all ranks."""
-        failure: Exception | None = None
+        failure: BaseException | None = None
         outputs = None
         try:
             try:
                 outputs = work()
             except AbortedError:
                 raise
-            except Exception as error:
+            except BaseException as error:  # the others wait for this rank also if it exits
                 failure = error
             outcome = Outcome(self._plan.replica, self._plan.mesh.shape[0], step, failure)
             return step_outcome(self._name, outcome), outputs
@@ -260,6 +271,7 @@ class Pipeline:
 
     def report(self) -> Report:
         """Returns the figures of the steps since the last report. All ranks must call it."""
+        self._meet("report")
         plan = self._plan
         steps = max(self._steps, 1)
         mine = [
@@ -314,6 +326,7 @@ class Pipeline:
         All ranks call it, with a folder that they share. The first replica writes. A save that
         does not end is noticed by `load`. Raises ValueError on all ranks if one cannot write.
         """
+        self._meet("save")
         path = Path(folder)
         number = hvd.broadcast_object(secrets.token_hex(8), 0)
 
@@ -337,6 +350,7 @@ class Pipeline:
         All ranks call it. Raises ValueError on all ranks, before anything is changed, if one cannot
         read what it needs.
         """
+        self._meet("load")
         found: list[dict[str, torch.Tensor]] = []
         together(lambda: found.append(checkpoint.read(self._plan, Path(folder))), "read its stages")
         self.load_state_dict(found[0])

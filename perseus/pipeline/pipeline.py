@@ -13,7 +13,7 @@ import torch
 
 import perseus.torch.horovod as hvd
 from perseus.pipeline import checkpoint
-from perseus.pipeline.agreement import Outcome, step_outcome, together
+from perseus.pipeline.agreement import Outcome, require_same, step_outcome, together
 from perseus.pipeline.calls import Call
 from perseus.pipeline.errors import lost
 from perseus.pipeline.exchange import Exchange
@@ -320,40 +320,72 @@ class Pipeline:
         alone. Raises ValueError if one is missing or has another shape."""
         checkpoint.load(self._plan, state)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(
+        self, folder: str | os.PathLike[str], optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
         """Writes a checkpoint: a file for each stage, and one that says how the model was split.
 
         All ranks call it, with a folder that they share. The first replica writes. A save that
-        does not end is noticed by `load`. Raises ValueError on all ranks if one cannot write.
+        does not end is noticed by `load`.
+
+        Args:
+          optimizer: of `parameters()`, or of some of them; its state and the options of its groups,
+            such as the learning rate, are saved by the parameters' names.
+
+        Raises ValueError on all ranks if one cannot write, or if only some give an optimizer.
         """
         self._meet("save")
         path = Path(folder)
+        self._require_same_optimizers(optimizer)
         number = hvd.broadcast_object(secrets.token_hex(8), 0)
 
         def write() -> dict[int, list[str]]:
             if self._plan.replica:
                 return {}
-            return checkpoint.write_stages(self._plan, path, number)
+            return checkpoint.write_stages(self._plan, path, number, optimizer)
 
         parts = together(write, "write its stages")
         names = {stage: own for part in parts for stage, own in part.items()}
 
         def write_summary() -> None:
             if hvd.rank() == self._plan.mesh.rows[0][0]:
-                checkpoint.write_summary(self._plan, path, number, names)
+                checkpoint.write_summary(self._plan, path, number, names, optimizer is not None)
 
         together(write_summary, "write pipeline.json")
 
-    def load(self, folder: str | os.PathLike[str]) -> None:
+    def load(
+        self, folder: str | os.PathLike[str], optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
         """Loads a checkpoint, also one of another split of the same module.
 
-        All ranks call it. Raises ValueError on all ranks, before anything is changed, if one cannot
-        read what it needs.
+        All ranks call it.
+
+        Args:
+          optimizer: gets the state that was saved for its parameters, and the options of their
+            groups, which must be divided as they were.
+
+        Raises ValueError on all ranks, before anything is changed, if one cannot read what it
+        needs, or the checkpoint has what no stage has.
         """
         self._meet("load")
-        found: list[dict[str, torch.Tensor]] = []
-        together(lambda: found.append(checkpoint.read(self._plan, Path(folder))), "read its stages")
-        self.load_state_dict(found[0])
+        path = Path(folder)
+        self._require_same_optimizers(optimizer)
+        found: list[checkpoint.Found] = []
+
+        def read() -> tuple[list[str], list[str]]:
+            found.append(checkpoint.read(self._plan, path, optimizer))
+            return found[0].wanted, found[0].others
+
+        everyone = together(read, "read its stages")
+        wanted = [name for names, _ in everyone for name in names]
+        checkpoint.require_all(path, wanted, everyone[0][1])
+        self.load_state_dict(found[0].state)
+        if optimizer is not None:
+            optimizer.load_state_dict(found[0].optimizer)
+
+    def _require_same_optimizers(self, optimizer: torch.optim.Optimizer | None) -> None:
+        given = "None" if optimizer is None else "given"
+        require_same([{"optimizer": one} for one in hvd.allgather_object(given)])
 
 
 def _set_of(ranks: list[int]) -> hvd.ProcessSet:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from perseus.pipeline.errors import one_line
 from perseus.pipeline.stage import changeable
-from perseus.pipeline.values import mapped, tensors_of
+from perseus.pipeline.values import described, mapped, tensors_of
 
 __all__ = ["balanced_starts", "layer_seconds"]
 
@@ -44,7 +45,13 @@ def _seconds(layers: Sequence[torch.nn.Module], sample: Any) -> list[float]:
     for number, layer in enumerate(layers):
         arguments = changeable(mapped(_as_leaf if number else torch.Tensor.detach, value))
         begin = time.perf_counter()
-        value = layer(*arguments) if isinstance(arguments, tuple) else layer(arguments)
+        try:
+            value = layer(*arguments) if isinstance(arguments, tuple) else layer(arguments)
+        except Exception as error:  # the user's module runs
+            raise ValueError(
+                f"layer {number} of the module cannot compute with {described(arguments)}, which "
+                f"the sample leads to: {one_line(error)}"
+            ) from error
         wanted = [tensor for tensor in tensors_of(value) if tensor.requires_grad]
         if wanted:
             torch.autograd.backward(wanted, [torch.ones_like(tensor) for tensor in wanted])

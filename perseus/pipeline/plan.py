@@ -209,7 +209,15 @@ def _tied(tied: Any, modules: dict[int, torch.nn.Module], stages: int) -> list[l
     """Returns the groups of tied parameters: those that were given, or those that are shared."""
     if tied is None:
         return shared_parameters(modules)
-    groups = [[(whole_number("stage", stage), str(name)) for stage, name in one] for one in tied]
+    try:
+        groups = [
+            [(whole_number("stage", stage), str(name)) for stage, name in one] for one in tied
+        ]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"tied is {tied!r}; it must be a list of groups, each a list of pairs such as "
+            '(0, "weight")'
+        ) from error
     for group in groups:
         if len(set(group)) < 2 or any(not 0 <= stage < stages for stage, _ in group):
             raise ValueError(

@@ -81,9 +81,8 @@ class Stage:
         """
         given = changeable(value) if keeps else value
         output = self.module(*given) if isinstance(given, tuple) else self.module(given)
-        tensors_of(output)  # TypeError for what no stage can take
+        begins = tensors_of(output) if loss is None else [loss(output)]
         if keeps:
-            begins = tensors_of(output) if loss is None else [loss(output)]
             self._kept[microbatch] = _Kept(tensors_of(value), begins)
         return output
 

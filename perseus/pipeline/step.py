@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+import perseus.torch.horovod as hvd
 from perseus.pipeline.calls import Call
 from perseus.pipeline.exchange import Exchange
 from perseus.pipeline.executor import Execution
@@ -137,6 +139,11 @@ class Step(Prediction):
         exchange = self._traffic.exchange(self.call, self._number)
         self._tied.begin()
         try:
+            if not torch.is_grad_enabled():
+                raise ValueError(
+                    f"rank {hvd.rank()} called step where gradients are off, as under "
+                    "torch.no_grad; call predict there"
+                )
             if self._last in self._stages:
                 self._targets = self._cut(self._last, "target", target)
                 self.target_rows = rows("target", target)
@@ -159,7 +166,17 @@ class Step(Prediction):
             raise TypeError(
                 f"loss_fn returned {described(loss)}; it must return a tensor with one element"
             )
+        if not loss.requires_grad and any(one.requires_grad for one in _tensors(output)):
+            raise ValueError(
+                "loss_fn returned a loss without a gradient for an output that has one; it must "
+                "compute the loss with differentiable operations"
+            )
         if self._is_mean:
             loss = loss * (rows("target", target) / self.target_rows)
         self.loss += float(loss.detach())
         return loss.reshape(())
+
+
+def _tensors(output: Any) -> list[torch.Tensor]:
+    """Returns the tensors of the last stage's output, which may be of any type."""
+    return [one for one in pytree.tree_leaves(output) if isinstance(one, torch.Tensor)]

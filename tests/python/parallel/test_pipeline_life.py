@@ -164,6 +164,13 @@ def test_arguments_that_are_wrong_on_all_ranks():
         ),
         (ValueError, "its product must be the number of ranks", stages(), {"mesh": (9, 9)}),
         (ValueError, "tied has the group", stages(), {"tied": [[(0, "weight")]]}),
+        (ValueError, "tied is 'weight'; it must be a list of groups", stages(), {"tied": "weight"}),
+        (
+            ValueError,
+            r"layer 0 of the module cannot compute with float32\[2, 3\], which the sample",
+            model,
+            {"split": "balanced", "sample": torch.rand(2, 3)},
+        ),
     ):
         options = {"loss_fn": MSE, "microbatches": size, **options}
         with pytest.raises(error, match=expected):
@@ -249,3 +256,20 @@ def test_stages_that_do_not_fit_together():
     pipeline = Pipeline(stages(), loss_fn=lambda y, t: y - t, microbatches=size)
     with pytest.raises(StageError, match=rf"stage {size - 1} .*loss_fn returned float32"):
         pipeline.step(x, target)
+
+
+def test_a_step_without_gradients_is_an_error_on_every_rank():
+    size = hvd.size()
+    pipeline = Pipeline(stages(), loss_fn=MSE, microbatches=size)
+    x, target = (part.float() for part in make_batch(4 * size))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), pytest.raises(ValueError, match=r"called step where gradients are off"):
+            pipeline.step(x, target)
+    with torch.set_grad_enabled(hvd.rank() > 0):
+        error = StageError if hvd.rank() else ValueError
+        with pytest.raises(error, match="rank 0 called step where gradients are off"):
+            pipeline.step(x, target)
+    assert pipeline.step(x, target) > 0
+    detached = Pipeline(stages(), loss_fn=lambda y, t: MSE(y.detach(), t), microbatches=size)
+    with pytest.raises(StageError, match=rf"stage {size - 1} .*loss_fn returned a loss without a"):
+        detached.step(x, target)

@@ -194,7 +194,7 @@ class Pipeline:
         """Computes the loss of a batch, and adds its gradients to those of the parameters.
 
         Args:
-          x: the input of the batch, used on the ranks that have the first stage.
+          x: the input of the batch, used on the ranks that have the first stage. It gets no gradient.
           target: what loss_fn takes, used on the ranks that have the last stage.
           outputs: return what the last stage gave, too.
 

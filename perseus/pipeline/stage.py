@@ -102,8 +102,7 @@ class Stage:
         kept = self._kept[microbatch]
         outputs, gradients = _differentiable(kept.outputs, gradient)
         wanted = [tensor for tensor in kept.inputs if tensor.requires_grad]
-        weights = [one for one in self.module.parameters() if one.requires_grad]
-        kept.split = SplitBackward(outputs, gradients, wanted, weights)
+        kept.split = SplitBackward(outputs, gradients, wanted)
         found = iter(kept.split.input_gradients())
         return [next(found) if tensor.requires_grad else None for tensor in kept.inputs]
 

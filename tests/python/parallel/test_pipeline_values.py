@@ -301,3 +301,39 @@ def test_a_loss_over_words_that_count_is_that_of_the_whole_batch():
     count = (words >= 0).sum().expand(len(words))
     assert abs(pipeline.step(x, (words, count)) - expected_loss) < 1e-12
     require_gradients(pipeline, expected)
+
+
+class Scaled(torch.nn.Module):
+    """Uses a weight that is not its own."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.others = [weight]
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x) * self.others[0])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_weights_of_the_loss_and_of_closures_get_gradients(schedule):
+    torch.manual_seed(0)
+    count = hvd.size() * (2 if schedule == "interleaved" else 1)
+    weights = [torch.rand(WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(count)]
+    criterion = torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+    stages = [Scaled(weight) for weight in weights]
+
+    def loss_of(output, target):
+        return (criterion(output) - target).square().mean()
+
+    x, target = make_batch(19)
+    wanted = [*weights, *criterion.parameters()]
+    expected_loss = loss_of(torch.nn.Sequential(*stages)(x), target)
+    expected = torch.autograd.grad(expected_loss, wanted)
+    pipeline = Pipeline(stages, loss_fn=loss_of, schedule=schedule, microbatches=2 * hvd.size())
+    assert abs(pipeline.step(x, target) - expected_loss.detach()) < 1e-12
+    has = [stage in pipeline.modules for stage in range(count)]
+    has += [count - 1 in pipeline.modules] * 2
+    for one, gradient, is_here in zip(wanted, expected, has, strict=True):
+        assert (one.grad is not None) == is_here
+        assert one.grad is None or (one.grad - gradient).abs().max() < 1e-12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from perseus.pipeline.calls import Call, require_same_call
 from perseus.pipeline.errors import StageError, one_line
 from perseus_core import MismatchError
 
-__all__ = ["Outcome", "require_same", "step_outcome", "together"]
+__all__ = ["Outcome", "step_outcome", "together"]
 
 T = TypeVar("T")
 
@@ -38,19 +38,6 @@ def together(work: Callable[[], T], what: str = "make its part of the pipeline")
         if failed is not None:
             raise ValueError(f"rank {rank} could not {what}: {failed}")
     return [found for _, found in everyone]
-
-
-def require_same(descriptions: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ValueError if ranks describe something in different ways; not all need mention it."""
-    known: dict[str, tuple[int, Any]] = {}
-    for rank, description in enumerate(descriptions):
-        for name, value in description.items():
-            first, expected = known.setdefault(name, (rank, value))
-            if value != expected:
-                raise ValueError(
-                    f"{name} is {expected} on rank {first} and {value} on rank {rank}; it must be "
-                    "the same on all ranks"
-                )
 
 
 class Numbers(Protocol):

@@ -13,13 +13,14 @@ import torch
 
 import perseus.torch.horovod as hvd
 from perseus.pipeline import checkpoint
-from perseus.pipeline.agreement import Outcome, require_same, step_outcome, together
+from perseus.pipeline.agreement import Outcome, step_outcome, together
 from perseus.pipeline.calls import Call
 from perseus.pipeline.errors import lost
 from perseus.pipeline.exchange import Exchange
 from perseus.pipeline.figures import Figures, Span
 from perseus.pipeline.plan import Arguments, agree_on_plan
 from perseus.pipeline.report import Report, StageFigures
+from perseus.pipeline.same import require_same
 from perseus.pipeline.stage import Stage
 from perseus.pipeline.step import Meeting, Prediction, Step
 from perseus.pipeline.tied import Entry, TiedWeights
@@ -194,7 +195,8 @@ class Pipeline:
         """Computes the loss of a batch, and adds its gradients to those of the parameters.
 
         Args:
-          x: the input of the batch, used on the ranks that have the first stage. It gets no gradient.
+          x: the input of the batch, used on the ranks that have the first stage. It gets no
+            gradient.
           target: what loss_fn takes, used on the ranks that have the last stage.
           outputs: return what the last stage gave, too.
 

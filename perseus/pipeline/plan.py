@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 import perseus.torch.horovod as hvd
-from perseus.pipeline.agreement import require_same, together
+from perseus.pipeline.agreement import together
 from perseus.pipeline.balance import balanced_starts, layer_seconds
 from perseus.pipeline.codecs import Codec, find_codec
 from perseus.pipeline.mesh import Mesh, find_mesh
 from perseus.pipeline.routes import Routes
+from perseus.pipeline.same import require_same
 from perseus.pipeline.schedules import Schedule, find_schedule
 from perseus.pipeline.split import Divisible, divisible, made
 from perseus.pipeline.tied import Entry, TiedWeights, shared_parameters

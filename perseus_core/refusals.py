@@ -161,7 +161,7 @@ def _tell(id: int, error: Exception, tell: Tell | None = None) -> None:
         (tell or _engine.refuse)(id, _reason(error))
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     try:
         first_line = str(error).partition("\n")[0].strip()
     except Exception:  # the exception's class cannot be shown
@@ -171,7 +171,9 @@ def _reason(error: Exception) -> str:
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
-def refuse_message(is_send: bool, process_set: int, peer: int, tag: int, error: Exception) -> None:
+def refuse_message(
+    is_send: bool, process_set: int, peer: int, tag: int, error: BaseException
+) -> None:
     """Has the other end of a message fail, as this rank's call has before it was submitted."""
     # If the ends themselves are wrong, nobody waits for this one.
     with contextlib.suppress(Exception):

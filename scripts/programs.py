@@ -51,6 +51,7 @@ class Program:
     #: False if the ranks together do not draw the data that one process draws.
     same_data: bool = True
     newest_python: tuple[int, int] = (3, 14)
+    ranks: tuple[int, ...] = (2, 3)
 
 
 #: A program gets how many ranks there are in place of {ranks}.
@@ -114,6 +115,14 @@ PROGRAMS = [
             ("--stage", str(stage)),
         )
         for stage in range(4)
+    ),
+    Program(
+        "DeepSpeed, PipelineModule",
+        "deepspeed_pipeline.py",
+        "deepspeed",
+        ("deepspeed", "torch"),
+        "torchrun",
+        ranks=(2, 4),
     ),
     Program("MONAI", "monai_segmentation.py", "monai", ("monai", "torch"), "torchrun"),
     Program(
@@ -314,7 +323,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
     parser.add_argument(
-        "--ranks", type=int, action="append", metavar="N", help="2 and 3 if not given"
+        "--ranks",
+        type=int,
+        action="append",
+        metavar="N",
+        help="if not given, 2 and 3, or those that the program can have",
     )
     args = parser.parse_args()
     if unknown := set(args.names) - set(names):
@@ -330,7 +343,7 @@ def main() -> None:
             continue
         python = environment.of_the_tree(f"programs-{program.name}")
         print(f"== {program.title}", flush=True)
-        found = results_of(program, python, args.ranks or [2, 3], runs_alone)
+        found = results_of(program, python, args.ranks or list(program.ranks), runs_alone)
         for result in found:
             if result.problem:
                 print(f"   {result.problem}", flush=True)

@@ -1,17 +1,18 @@
-"""What all ranks say to each other when a pipeline is made, and at the end of each step."""
+"""What all ranks say to each other when a pipeline is made, and at the end of each call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
 import perseus.torch.horovod as hvd
+from perseus.pipeline.calls import Call, require_same_call
 from perseus.pipeline.errors import StageError, one_line
 from perseus_core import MismatchError
 
-__all__ = ["Outcome", "require_same", "step_outcome", "together"]
+__all__ = ["Outcome", "step_outcome", "together"]
 
 T = TypeVar("T")
 
@@ -39,22 +40,10 @@ def together(work: Callable[[], T], what: str = "make its part of the pipeline")
     return [found for _, found in everyone]
 
 
-def require_same(descriptions: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ValueError if ranks describe something in different ways; not all need mention it."""
-    known: dict[str, tuple[int, Any]] = {}
-    for rank, description in enumerate(descriptions):
-        for name, value in description.items():
-            first, expected = known.setdefault(name, (rank, value))
-            if value != expected:
-                raise ValueError(
-                    f"{name} is {expected} on rank {first} and {value} on rank {rank}; it must be "
-                    "the same on all ranks"
-                )
-
-
 class Numbers(Protocol):
-    """What a rank knows of a step; 0 if it does not: see Prediction."""
+    """What a rank knows of a call; 0 if it does not: see Prediction."""
 
+    call: Call
     loss: float
     input_rows: int
     target_rows: int
@@ -66,23 +55,33 @@ class Outcome(NamedTuple):
     replica: int
     replicas: int
     step: Numbers
-    failure: Exception | None
+    failure: BaseException | None
 
 
 def step_outcome(name: str, outcome: Outcome) -> list[float]:
-    """Waits for the end of a step on all ranks, and returns the losses of the replicas.
+    """Waits for the end of a call on all ranks, and returns the losses of the replicas.
 
-    A rank's own ValueError or TypeError, such as for a batch that is too small, is raised there; on
-    all others, and for all else, StageError.
+    Raises ValueError on all ranks if they are in different calls. A rank's own ValueError or
+    TypeError, such as for a batch that is too small, is raised there, and so is what is no
+    Exception, such as KeyboardInterrupt; on all others, and for all else, StageError.
     """
     # An allreduce of so few bytes goes with the agreement on it. Bits of floats in integers: a loss
     # that is NaN must not upset PERSEUS_ALLREDUCE_NANCHECK.
     table = torch.zeros(outcome.replicas, 3, dtype=torch.int64)
     step = outcome.step
     table[outcome.replica] = torch.tensor([_bits(step.loss), step.input_rows, step.target_rows])
-    said = torch.cat([table.flatten(), torch.tensor([outcome.failure is not None])])
+    calls = torch.zeros(hvd.size(), dtype=torch.int64)
+    calls[hvd.rank()] = step.call.code
+    has_failed = torch.tensor([outcome.failure is not None])
+    said = torch.cat([table.flatten(), calls, has_failed])
     summed = hvd.allreduce(said, op=hvd.Sum, name=name)
-    table = summed[:-1].view_as(table)
+    try:
+        require_same_call(summed[table.numel() : -1].tolist())
+    except ValueError as error:
+        if isinstance(outcome.failure, Exception) or outcome.failure is None:
+            raise error from outcome.failure
+        raise outcome.failure from error
+    table = summed[: table.numel()].view_as(table)
     for replica, (_, inputs, targets) in enumerate(table.tolist()):
         if inputs and targets and inputs != targets:  # which may be why a stage has failed
             raise ValueError(
@@ -103,13 +102,17 @@ class _Said(NamedTuple):
     rank: int | None
 
 
-def _raise(failure: Exception | None) -> None:
+def _raise(failure: BaseException | None) -> None:
     said = None
     if failure is not None:
         place = getattr(failure, "stage", None), getattr(failure, "rank", None)
-        said = _Said(isinstance(failure, MismatchError), one_line(failure), *place)
+        text = one_line(failure)
+        if not isinstance(failure, Exception):
+            text = f"rank {hvd.rank()} was interrupted: {text}"
+        said = _Said(isinstance(failure, MismatchError), text, *place)
     everyone = [one for one in hvd.allgather_object(said) if one is not None]
-    if isinstance(failure, (StageError, TypeError, ValueError)):
+    is_own = isinstance(failure, (StageError, TypeError, ValueError))
+    if failure is not None and (is_own or not isinstance(failure, Exception)):
         raise failure
     # A rank that only heard of another's failure counts if there is no other.
     own = [one for one in everyone if not one.is_heard] or everyone

@@ -1,4 +1,4 @@
-"""Cuts a module so that its slowest stage is as fast as can be."""
+"""Finds the cuts of a module for which its slowest stage is as fast as can be."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any
 
 import torch
 
-from perseus.pipeline.values import mapped, tensors_of
+from perseus.pipeline.errors import one_line
+from perseus.pipeline.stage import changeable
+from perseus.pipeline.values import described, mapped, tensors_of
 
 __all__ = ["balanced_starts", "layer_seconds"]
 
 _TIMES = 3
 
 
-def layer_seconds(module: torch.nn.Sequential, sample: Any) -> list[float]:
-    """Returns how long forward and backward of each child take for a sample, a micro-batch's input.
+def layer_seconds(layers: Sequence[torch.nn.Module], sample: Any) -> list[float]:
+    """Returns how long forward and backward of each layer take for a sample, a micro-batch's input.
 
     The least of a few times counts. Parameters' gradients are as before afterwards, and so are
     buffers, such as those of batch normalisation.
     """
-    gradients = [(one, one.grad) for one in module.parameters()]
-    buffers = [(one, one.clone()) for one in module.buffers()]
+    gradients = [(one, one.grad) for layer in layers for one in layer.parameters()]
+    buffers = [(one, one.clone()) for layer in layers for one in layer.buffers()]
     try:
-        found = [_children_seconds(module, sample) for _ in range(_TIMES)]
+        found = [_seconds(layers, sample) for _ in range(_TIMES)]
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
@@ -35,15 +37,21 @@ def layer_seconds(module: torch.nn.Sequential, sample: Any) -> list[float]:
     return [min(times) for times in zip(*found, strict=True)]
 
 
-def _children_seconds(module: torch.nn.Sequential, sample: Any) -> list[float]:
+def _seconds(layers: Sequence[torch.nn.Module], sample: Any) -> list[float]:
     value = sample
     seconds = []
-    for parameter in module.parameters():
+    for parameter in (one for layer in layers for one in layer.parameters()):
         parameter.grad = None
-    for number, child in enumerate(module):
-        arguments = mapped(_as_leaf if number else torch.Tensor.detach, value)
+    for number, layer in enumerate(layers):
+        arguments = changeable(mapped(_as_leaf if number else torch.Tensor.detach, value))
         begin = time.perf_counter()
-        value = child(*arguments) if isinstance(arguments, tuple) else child(arguments)
+        try:
+            value = layer(*arguments) if isinstance(arguments, tuple) else layer(arguments)
+        except Exception as error:  # the user's module runs
+            raise ValueError(
+                f"layer {number} of the module cannot compute with {described(arguments)}, which "
+                f"the sample leads to: {one_line(error)}"
+            ) from error
         wanted = [tensor for tensor in tensors_of(value) if tensor.requires_grad]
         if wanted:
             torch.autograd.backward(wanted, [torch.ones_like(tensor) for tensor in wanted])
@@ -65,8 +73,8 @@ def balanced_starts(seconds: Sequence[Sequence[float]], stages: int) -> list[int
     layers = [statistics.median(times) for times in zip(*seconds, strict=True)]
     if len(layers) < stages:
         raise ValueError(
-            f"the module has {len(layers)} children; it must have at least {stages}, one for each "
-            "stage"
+            f"the module can be cut into {len(layers)} layers; there must be at least {stages}, "
+            "one for each stage"
         )
     total = [0.0]
     for layer in layers:

@@ -14,14 +14,18 @@ import torch
 import perseus.torch.horovod as hvd
 from perseus.pipeline import checkpoint
 from perseus.pipeline.agreement import Outcome, step_outcome, together
+from perseus.pipeline.calls import Call
 from perseus.pipeline.errors import lost
 from perseus.pipeline.exchange import Exchange
 from perseus.pipeline.figures import Figures, Span
 from perseus.pipeline.plan import Arguments, agree_on_plan
 from perseus.pipeline.report import Report, StageFigures
+from perseus.pipeline.same import require_same
 from perseus.pipeline.stage import Stage
-from perseus.pipeline.step import Prediction, Step
+from perseus.pipeline.step import Meeting, Prediction, Step
 from perseus.pipeline.tied import Entry, TiedWeights
+from perseus.pipeline.traced import TracedStage
+from perseus.pipeline.traffic import Traffic
 from perseus_core import WORLD, AbortedError, process_sets
 from perseus_core.names import next_object
 
@@ -43,20 +47,23 @@ class Pipeline:
 
     Args:
       stages: a list with a module for each stage, or with functions that make them, of which a rank
-        calls those of its own stages only; or a torch.nn.Sequential, with `split`. Stage s is on
-        place s % p of a pipeline over p ranks. A tuple that a stage returns is the next one's
-        arguments. Values between stages are tensors, or tensors and plain values in tuples, lists
-        and dicts. Only tensors that require a gradient get one.
+        calls those of its own stages only; or a module, with `split`. Stage s is on place s % p of
+        a pipeline over p ranks. A tuple that a stage returns is the next one's arguments. Values
+        between stages are tensors, or tensors and plain values in tuples, lists and dicts. Only
+        tensors that require a gradient get one.
       loss_fn: called as loss_fn(output, target) with those of a micro-batch, on the rank of the
         last stage; gives a tensor with one element.
       schedule: "gpipe", "1f1b", "eager-1f1b" (for slow links), "interleaved" (several stages a
         rank) or "zero-bubble"; see docs/pipeline.md.
       microbatches: how many parts a batch is cut into, along the first dimension of its tensors.
         Their sizes differ by one row at most.
-      split: the children of the Sequential, by name or number, at which the stages after the first
-        begin; or "balanced": the ranks measure forward and backward of each child, and cut so that
-        the slowest stage is as fast as can be.
-      sample: the input of a micro-batch, for "balanced".
+      split: the submodules at which the stages after the first begin, by their paths, such as
+        "layers.2"; or "balanced": the ranks measure forward and backward of each child, or of each
+        in its lists, and cut so that the slowest stage is as fast as can be. A Sequential can be
+        cut between its children, which may be given by number; all other modules and cuts need
+        that torch.export can trace the module.
+      sample: the input of a micro-batch, to trace and to measure with; a tuple has the module's
+        arguments.
       stages_per_rank: for "balanced".
       mesh: (data, pipeline), the numbers of replicas and of ranks in the pipeline of each, whose
         ranks are neighbours; or a DeviceMesh with dimensions of these names. None: one pipeline
@@ -102,6 +109,7 @@ class Pipeline:
                 codec,
                 tied,
                 loss_reduction,
+                device,
             )
         )
         plan = self._plan
@@ -115,6 +123,7 @@ class Pipeline:
                 module.to(where)
         self._stages = {i: Stage(i, module, where) for i, module in plan.modules.items()}
         self._tied = TiedWeights(plan.tied, plan.routes, plan.place, plan.modules)
+        self._traffic = Traffic(plan, self._tied)
         #: the ranks with the same stages, one in each replica; None if there is one replica
         self.data_set: hvd.ProcessSet | None = self._make_data_set()
         self._start_figures()
@@ -131,7 +140,7 @@ class Pipeline:
 
     def _begin_alike(self) -> None:
         """Gives tied weights, and the stages of all replicas, the same values."""
-        exchange = Exchange(*self._tied.routes(0))
+        exchange = Exchange(self._tied.routes(0))
         self._tied.make_equal(exchange, 0)
         if self.data_set is not None:
             root = self._plan.mesh.rows[0][self._plan.place]
@@ -145,8 +154,8 @@ class Pipeline:
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Gives the parameters of this rank's stages with their names in the whole model.
 
-        These are the names in the Sequential that was split; for a list of stages, the number of
-        the stage, a dot, and the name in it.
+        These are the names in the module that was split; for a list of stages, the number of the
+        stage, a dot, and the name in it.
         """
         seen = set()
         for index, module in self._plan.modules.items():
@@ -186,7 +195,8 @@ class Pipeline:
         """Computes the loss of a batch, and adds its gradients to those of the parameters.
 
         Args:
-          x: the input of the batch, used on the ranks that have the first stage.
+          x: the input of the batch, used on the ranks that have the first stage. It gets no
+            gradient.
           target: what loss_fn takes, used on the ranks that have the last stage.
           outputs: return what the last stage gave, too.
 
@@ -194,16 +204,14 @@ class Pipeline:
         replicas if loss_fn averages, otherwise their sum. With outputs: also the output of this
         replica's batch on the rank with the last stage, and None elsewhere.
 
-        Raises StageError on all ranks if a stage fails, ValueError or TypeError on a rank whose
-        batch is wrong, and AbortedError on all others if a rank is lost. Gradients are then not
-        complete.
+        Raises StageError on all ranks if a stage fails, ValueError on all if one has called another
+        method, ValueError or TypeError on a rank whose batch is wrong, and AbortedError on all
+        others if a rank is lost. Gradients are then not complete.
         """
         step = Step(
-            self._plan,
+            *self._next("step"),
             self._stages,
             self._figures,
-            self._next_number(),
-            self._tied,
             self._loss_fn,
             self._is_mean,
         )
@@ -223,25 +231,34 @@ class Pipeline:
         Nothing is differentiated. Errors are those of step. The modules keep their mode; see train.
         """
         figures = {index: Figures() for index in self._stages}  # those of steps stay as they are
-        prediction = Prediction(self._plan, self._stages, figures, self._next_number())
+        prediction = Prediction(*self._next("predict"), self._stages, figures)
         with torch.no_grad():
             return self._outcome(prediction, lambda: prediction.run(x))[1]
 
-    def _next_number(self) -> int:
+    def _next(self, method: str) -> tuple[Traffic, int, Call]:
+        """Begins a call, and returns its messages and its number."""
         self._number += 1
-        return self._number
+        own = [one for one in self._plan.modules.values() if isinstance(one, TracedStage)]
+        evaluates = bool(own) and not any(one.training for one in own)
+        return self._traffic, self._number, Call(method, evaluates)
 
-    def _outcome(self, step: Prediction, work: Callable[[], Any]) -> tuple[list[float], Any]:
+    def _meet(self, method: str) -> None:
+        """Begins a call in which ranks do not compute. Raises ValueError on all ranks unless all
+        are in the same."""
+        meeting = Meeting(*self._next(method))
+        self._outcome(meeting, meeting.meet)
+
+    def _outcome(self, step: Meeting, work: Callable[[], Any]) -> tuple[list[float], Any]:
         """Does this rank's part of a step, and returns the losses of all replicas and what came of
         it; or raises, on all ranks."""
-        failure: Exception | None = None
+        failure: BaseException | None = None
         outputs = None
         try:
             try:
                 outputs = work()
             except AbortedError:
                 raise
-            except Exception as error:
+            except BaseException as error:  # the others wait for this rank also if it exits
                 failure = error
             outcome = Outcome(self._plan.replica, self._plan.mesh.shape[0], step, failure)
             return step_outcome(self._name, outcome), outputs
@@ -256,6 +273,7 @@ class Pipeline:
 
     def report(self) -> Report:
         """Returns the figures of the steps since the last report. All ranks must call it."""
+        self._meet("report")
         plan = self._plan
         steps = max(self._steps, 1)
         mine = [
@@ -304,38 +322,72 @@ class Pipeline:
         alone. Raises ValueError if one is missing or has another shape."""
         checkpoint.load(self._plan, state)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(
+        self, folder: str | os.PathLike[str], optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
         """Writes a checkpoint: a file for each stage, and one that says how the model was split.
 
         All ranks call it, with a folder that they share. The first replica writes. A save that
-        does not end is noticed by `load`. Raises ValueError on all ranks if one cannot write.
+        does not end is noticed by `load`.
+
+        Args:
+          optimizer: of `parameters()`, or of some of them; its state and the options of its groups,
+            such as the learning rate, are saved by the parameters' names.
+
+        Raises ValueError on all ranks if one cannot write, or if only some give an optimizer.
         """
+        self._meet("save")
         path = Path(folder)
+        self._require_same_optimizers(optimizer)
         number = hvd.broadcast_object(secrets.token_hex(8), 0)
 
         def write() -> dict[int, list[str]]:
             if self._plan.replica:
                 return {}
-            return checkpoint.write_stages(self._plan, path, number)
+            return checkpoint.write_stages(self._plan, path, number, optimizer)
 
         parts = together(write, "write its stages")
         names = {stage: own for part in parts for stage, own in part.items()}
 
         def write_summary() -> None:
             if hvd.rank() == self._plan.mesh.rows[0][0]:
-                checkpoint.write_summary(self._plan, path, number, names)
+                checkpoint.write_summary(self._plan, path, number, names, optimizer is not None)
 
         together(write_summary, "write pipeline.json")
 
-    def load(self, folder: str | os.PathLike[str]) -> None:
-        """Loads a checkpoint, also one of another split of the same Sequential.
+    def load(
+        self, folder: str | os.PathLike[str], optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Loads a checkpoint, also one of another split of the same module.
 
-        All ranks call it. Raises ValueError on all ranks, before anything is changed, if one cannot
-        read what it needs.
+        All ranks call it.
+
+        Args:
+          optimizer: gets the state that was saved for its parameters, and the options of their
+            groups, which must be divided as they were.
+
+        Raises ValueError on all ranks, before anything is changed, if one cannot read what it
+        needs, or the checkpoint has what no stage has.
         """
-        found: list[dict[str, torch.Tensor]] = []
-        together(lambda: found.append(checkpoint.read(self._plan, Path(folder))), "read its stages")
-        self.load_state_dict(found[0])
+        self._meet("load")
+        path = Path(folder)
+        self._require_same_optimizers(optimizer)
+        found: list[checkpoint.Found] = []
+
+        def read() -> tuple[list[str], list[str]]:
+            found.append(checkpoint.read(self._plan, path, optimizer))
+            return found[0].wanted, found[0].others
+
+        everyone = together(read, "read its stages")
+        wanted = [name for names, _ in everyone for name in names]
+        checkpoint.require_all(path, wanted, everyone[0][1])
+        self.load_state_dict(found[0].state)
+        if optimizer is not None:
+            optimizer.load_state_dict(found[0].optimizer)
+
+    def _require_same_optimizers(self, optimizer: torch.optim.Optimizer | None) -> None:
+        given = "None" if optimizer is None else "given"
+        require_same([{"optimizer": one} for one in hvd.allgather_object(given)])
 
 
 def _set_of(ranks: list[int]) -> hvd.ProcessSet:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import perseus.torch.horovod as hvd
-from perseus.pipeline.agreement import require_same, together
+from perseus.pipeline.agreement import together
 from perseus.pipeline.balance import balanced_starts, layer_seconds
 from perseus.pipeline.codecs import Codec, find_codec
 from perseus.pipeline.mesh import Mesh, find_mesh
 from perseus.pipeline.routes import Routes
+from perseus.pipeline.same import require_same
 from perseus.pipeline.schedules import Schedule, find_schedule
-from perseus.pipeline.split import cut_sequential, found_starts, made
+from perseus.pipeline.split import Divisible, divisible, made
 from perseus.pipeline.tied import Entry, TiedWeights, shared_parameters
+from perseus.pipeline.traced import TracedStage
 from perseus.pipeline.values import described
 from perseus_core.arguments import whole_number
 
@@ -38,6 +40,7 @@ class Arguments:
     codec: Any
     tied: Any
     loss_reduction: str
+    device: Any
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,7 @@ class Plan:
 
     Attributes:
       modules: of the stages on this rank, by stage.
-      first_children: the names of the children at which the stages of a split module begin; empty
-        for a list of stages.
+      points: where the stages after the first of a split module begin; None for a list of stages.
       own_stages: of each rank of the world.
     """
 
@@ -58,7 +60,7 @@ class Plan:
     microbatches: int
     stages: int
     modules: dict[int, torch.nn.Module]
-    first_children: list[str]
+    points: list[Any] | None
     own_stages: list[list[int]]
     codecs: tuple[Codec | None, Codec | None]
     tied: list[list[Entry]]
@@ -66,7 +68,7 @@ class Plan:
 
     def full_name(self, stage: int, name: str) -> str:
         """Returns the name in the whole model of a parameter or buffer of a stage."""
-        return name if self.first_children else f"{stage}.{name}"
+        return f"{stage}.{name}" if self.points is None else name
 
 
 def agree_on_plan(given: Arguments) -> Plan:
@@ -75,11 +77,20 @@ def agree_on_plan(given: Arguments) -> Plan:
     Raises ValueError or TypeError, on all ranks, if the arguments of one are wrong or they differ.
     """
     mesh = find_mesh_together(given)
-    measured = together(lambda: _measured(given))
+    whole: list[Divisible] = []
+
+    def measure() -> list[float]:
+        if isinstance(given.stages, torch.nn.Module):
+            whole.append(_whole(given))
+            if given.split == "balanced":
+                return layer_seconds(whole[0].cut(whole[0].candidates()), given.sample)
+        return []
+
+    measured = together(measure)
     found: list[Plan] = []
 
     def plan() -> dict[str, Any]:
-        found.append(_planned(given, mesh, measured))
+        found.append(_planned(given, mesh, whole[0] if whole else None, measured))
         return _described(given, found[0])
 
     require_same(together(plan))
@@ -93,21 +104,27 @@ def find_mesh_together(given: Arguments) -> Mesh:
     return meshes[hvd.rank()]
 
 
-def _measured(given: Arguments) -> list[float]:
-    """Returns the seconds of each layer if the split is to be balanced, otherwise nothing."""
-    if given.split != "balanced":
-        return []
-    if not isinstance(given.stages, torch.nn.Sequential):
-        raise TypeError(
-            f'stages is {type(given.stages).__name__}; with split="balanced" it must be a '
-            "torch.nn.Sequential"
+def _whole(given: Arguments) -> Divisible:
+    """Returns the module that is to be split."""
+    if given.split is None:
+        raise ValueError(
+            "split is None; for a module it must name the submodules at which stages after the "
+            'first begin, or be "balanced"'
         )
-    if given.sample is None:
+    if isinstance(given.split, str) and given.split != "balanced":
+        raise ValueError(
+            f'split is {given.split!r}; it must be "balanced", or a list of submodules such as '
+            f"[{given.split!r}]"
+        )
+    if given.split == "balanced" and given.sample is None:
         raise ValueError('sample is None; with split="balanced" it must be a micro-batch\'s input')
-    return layer_seconds(given.stages, given.sample)
+    device = None if given.device is None else torch.device(given.device)
+    return divisible(given.stages, given.split, given.sample, device)
 
 
-def _planned(given: Arguments, mesh: Mesh, measured: Sequence[list[float]]) -> Plan:
+def _planned(
+    given: Arguments, mesh: Mesh, whole: Divisible | None, measured: Sequence[list[float]]
+) -> Plan:
     if not callable(given.loss_fn):
         raise TypeError(
             f"loss_fn is {type(given.loss_fn).__name__}; it must be a function of output and target"
@@ -118,14 +135,18 @@ def _planned(given: Arguments, mesh: Mesh, measured: Sequence[list[float]]) -> P
     if microbatches < 1:
         raise ValueError(f"microbatches is {microbatches}; it must be 1 or more")
     ranks = mesh.shape[1]
-    stages, first_children = _stages(given, ranks, measured)
+    if whole is None:
+        stages, points = _listed(given), None
+    else:
+        points = _points(given, whole, ranks, measured)
+        stages = list(whole.cut(points))
     schedule = find_schedule(given.schedule, len(stages), ranks, microbatches)
     replica, place = mesh.place(hvd.rank())
     modules = {
         index: made(index, stage) for index, stage in enumerate(stages) if index % ranks == place
     }
-    whole = all(isinstance(stage, torch.nn.Module) for stage in stages)
-    tied = _tied(given.tied, dict(enumerate(stages)) if whole else {}, len(stages))
+    known = all(isinstance(stage, torch.nn.Module) for stage in stages)
+    tied = _tied(given.tied, dict(enumerate(stages)) if known else {}, len(stages))
     for group in tied:
         for index, name in group:
             if index in modules and name not in dict(modules[index].named_parameters()):
@@ -144,7 +165,7 @@ def _planned(given: Arguments, mesh: Mesh, measured: Sequence[list[float]]) -> P
         microbatches=microbatches,
         stages=len(stages),
         modules=modules,
-        first_children=first_children,
+        points=points,
         own_stages=_own_stages(mesh, len(stages)),
         codecs=(find_codec(codecs[0]), find_codec(codecs[1])),
         tied=tied,
@@ -154,35 +175,25 @@ def _planned(given: Arguments, mesh: Mesh, measured: Sequence[list[float]]) -> P
     )
 
 
-def _stages(
-    given: Arguments, ranks: int, measured: Sequence[list[float]]
-) -> tuple[list[torch.nn.Module | Callable[[], Any]], list[str]]:
-    """Returns the stages, and the names of the children at which they begin, if split."""
-    if isinstance(given.stages, torch.nn.Module):
-        if given.split is None:
-            raise ValueError(
-                "split is None; for a module it must name the children at which stages after the "
-                'first begin, or be "balanced"'
-            )
-        if not isinstance(given.stages, torch.nn.Sequential):
-            raise TypeError(
-                f"stages is {type(given.stages).__name__}; it must be a torch.nn.Sequential to be "
-                "split. Give other models as a list of modules, one for each stage"
-            )
-        each = whole_number("stages_per_rank", given.stages_per_rank)
-        if each < 1:
-            raise ValueError(f"stages_per_rank is {each}; it must be 1 or more")
-        if given.split == "balanced":
-            starts = balanced_starts(measured, ranks * each)
-        else:
-            starts = found_starts(given.stages, given.split)
-        stages = cut_sequential(given.stages, starts)
-        names = [name for name, _ in given.stages.named_children()]
-        return list(stages), [names[start] for start in starts]
+def _points(
+    given: Arguments, whole: Divisible, ranks: int, measured: Sequence[list[float]]
+) -> list[Any]:
+    """Returns where the stages after the first begin."""
+    each = whole_number("stages_per_rank", given.stages_per_rank)
+    if each < 1:
+        raise ValueError(f"stages_per_rank is {each}; it must be 1 or more")
+    if given.split != "balanced":
+        return list(given.split)
+    candidates = whole.candidates()
+    return [candidates[start - 1] for start in balanced_starts(measured, ranks * each)[1:]]
+
+
+def _listed(given: Arguments) -> list[Any]:
+    """Returns the stages of a list."""
     if not isinstance(given.stages, (list, tuple)) or not given.stages:
         raise TypeError(
             f"stages is {type(given.stages).__name__}; it must be a list with a module for each "
-            "stage, or a torch.nn.Sequential"
+            "stage, or a module to be split"
         )
     if given.split is not None:
         raise ValueError(f"split is {given.split!r}; with a list of stages it must be None")
@@ -192,14 +203,22 @@ def _stages(
                 f"stage {index} is {type(stage).__name__}; it must be a torch.nn.Module, or a "
                 "function that makes one"
             )
-    return list(given.stages), []
+    return list(given.stages)
 
 
 def _tied(tied: Any, modules: dict[int, torch.nn.Module], stages: int) -> list[list[Entry]]:
     """Returns the groups of tied parameters: those that were given, or those that are shared."""
     if tied is None:
         return shared_parameters(modules)
-    groups = [[(whole_number("stage", stage), str(name)) for stage, name in one] for one in tied]
+    try:
+        groups = [
+            [(whole_number("stage", stage), str(name)) for stage, name in one] for one in tied
+        ]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"tied is {tied!r}; it must be a list of groups, each a list of pairs such as "
+            '(0, "weight")'
+        ) from error
     for group in groups:
         if len(set(group)) < 2 or any(not 0 <= stage < stages for stage, _ in group):
             raise ValueError(
@@ -226,8 +245,10 @@ def _described(given: Arguments, plan: Plan) -> dict[str, Any]:
         "loss_reduction": given.loss_reduction,
         "the list of tied parameters": plan.tied,
     }
-    if plan.first_children:
-        found["the split"] = f"at {', '.join(plan.first_children)}"
+    if plan.points is not None:
+        found["the split"] = f"at {', '.join(map(str, plan.points)) or 'nothing'}"
+    if any(isinstance(module, TracedStage) for module in plan.modules.values()):
+        found["sample"] = described(given.sample)
     stages = given.stages if isinstance(given.stages, (list, tuple)) else []
     known = {i: one for i, one in enumerate(stages) if isinstance(one, torch.nn.Module)}
     for index, module in (known | plan.modules).items():

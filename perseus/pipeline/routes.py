@@ -18,8 +18,8 @@ _LAST_TAG = (1 << 31) - 1
 class Routes:
     """Where stages are, and the tags of messages over the borders between them.
 
-    Border s is between stages s and s + 1. Two steps in a row have different tags. All messages of
-    a step have come before the next one begins, so a third may have those of the first.
+    Border s is between stages s and s + 1. Two calls in a row have different tags. All messages of
+    a call have come before the next one begins, so a third may have those of the first.
 
     Attributes:
       ranks: the ranks of the world that the pipeline is on, in the order of its stages.
@@ -33,7 +33,7 @@ class Routes:
     _span: int = field(init=False)
 
     def __post_init__(self) -> None:
-        span = 2 * self.stages * self.microbatches + self.others
+        span = 2 * self.stages * self.microbatches + self.others + 1
         object.__setattr__(self, "_span", span)
         if FIRST_TAG + 2 * span > _LAST_TAG:
             raise ValueError(
@@ -59,6 +59,10 @@ class Routes:
     def other(self, step: int, number: int) -> int:
         """Returns the tag of another message of a step."""
         return self._tag(step, 2 * self.stages * self.microbatches + number)
+
+    def greeting(self, step: int) -> int:
+        """Returns the tag of what ranks tell each other first."""
+        return self._tag(step, self._span - 1)
 
     def of_actions(
         self, step: int, actions: Iterable[Action]

@@ -3,15 +3,16 @@
 Autograd's graph is cut at the nodes through which both must go: those on the way from the output to
 the input which also have a way to weights that goes elsewhere, such as a matrix product. The first
 part notes what gradient arrives at each of them. The second begins there, so it repeats nothing.
-Weights for which that would count a path twice, since a stage uses them at several nodes that
-follow each other, begin at the output. An autograd.Function written in Python is not told which
+Weights are all other leaves of the graph, so also those of a loss or of a closure. Those for which
+that would count a path twice, since a stage uses them at several nodes that follow each other,
+begin at the output. An autograd.Function written in Python is not told which
 part is wanted, and does both each time.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,12 +41,11 @@ class SplitBackward:
         outputs: Sequence[torch.Tensor],
         gradients: Sequence[torch.Tensor | None],
         inputs: Sequence[torch.Tensor],
-        weights: Iterable[torch.Tensor],
     ) -> None:
         self._outputs = list(outputs)
         self._gradients = list(gradients)
         self._inputs = list(inputs)
-        self._weights = list(weights)
+        self._weights: list[torch.Tensor] | None = None  # all that there are
         self._at_nodes: dict[Any, tuple[torch.Tensor | None, ...]] = {}
         self._weights_of: dict[Any, list[torch.Tensor]] = {}
 
@@ -54,8 +54,18 @@ class SplitBackward:
         if not self._inputs or not self._outputs:
             return [None] * len(self._inputs)
         hooks = []
+        order = _children_first(
+            output.grad_fn for output in self._outputs if output.grad_fn is not None
+        )
+        leaves = {_accumulator(tensor) for tensor in self._inputs}
+        by_node = {
+            node: node.variable
+            for node in order
+            if hasattr(node, "variable") and node not in leaves
+        }
+        self._weights = list(by_node.values())
         if begins_at_nodes():
-            self._find_nodes()
+            self._find_nodes(order, leaves, by_node)
             hooks = [node.register_prehook(self._noting(node)) for node in self._weights_of]
         try:
             return list(
@@ -85,8 +95,10 @@ class SplitBackward:
                 begins, gradients = zip(*edges, strict=True)
                 torch.autograd.backward(begins, gradients, retain_graph=True, inputs=weights)
             done |= set(weights)
-        others = [weight for weight in self._weights if weight not in done]
-        if others and self._outputs:
+        if self._weights is None:
+            if self._outputs:
+                torch.autograd.backward(self._outputs, self._gradients)
+        elif others := [weight for weight in self._weights if weight not in done]:
             torch.autograd.backward(self._outputs, self._gradients, inputs=others)
         self._at_nodes.clear()
         self._outputs.clear()
@@ -97,15 +109,20 @@ class SplitBackward:
 
         return note
 
-    def _find_nodes(self) -> None:
-        """Finds the nodes to cut at, and the weights whose second part begins at each."""
-        roots = [output.grad_fn for output in self._outputs if output.grad_fn is not None]
-        leaves = {_accumulator(tensor) for tensor in self._inputs}
-        by_node = {_accumulator(weight): weight for weight in self._weights}
+    def _find_nodes(
+        self, order: Iterable[Any], leaves: set[Any], by_node: Mapping[Any, torch.Tensor]
+    ) -> None:
+        """Finds the nodes to cut at, and the weights whose second part begins at each.
+
+        Args:
+          order: all nodes, each after those that it leads to.
+          leaves: of the inputs.
+          by_node: the weight of each other leaf.
+        """
         on_the_way: set[Any] = set()
         below: dict[Any, frozenset[Any]] = {}  # the weights below the other nodes
         directly: dict[Any, list[Any]] = {}
-        for node in _children_first(roots):
+        for node in order:
             children = [child for child, _ in node.next_functions if child is not None]
             if node in leaves or any(child in on_the_way for child in children):
                 on_the_way.add(node)
@@ -115,6 +132,7 @@ class SplitBackward:
             else:
                 own = {node} & by_node.keys()
                 below[node] = frozenset(own).union(*(below[child] for child in children))
+        roots = [output.grad_fn for output in self._outputs]
         for root in roots:  # a way to a weight that leads through none of the nodes
             for weight in below.get(root, ()):
                 directly.setdefault(weight, []).append(None)

@@ -11,9 +11,28 @@ import torch
 from perseus.pipeline.split_backward import SplitBackward
 from perseus.pipeline.values import described, mapped, tensors_of
 
-__all__ = ["Gradient", "Stage"]
+__all__ = ["Gradient", "Stage", "changeable"]
 
 Gradient: TypeAlias = "list[torch.Tensor | None]"
+
+
+def changeable(value: Any) -> Any:
+    """Returns what is given to a module in place of a value whose tensors are leaves of a graph.
+
+    It has their memory and passes gradients to them, but may be changed in place. Micro-batches,
+    which are parts of one batch, are changed each for itself: `data` has its own count of changes.
+    """
+    return mapped(lambda leaf: _Changeable.apply(leaf) if leaf.requires_grad else leaf.data, value)
+
+
+class _Changeable(torch.autograd.Function):  # type: ignore[misc]  # torch is optional
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.detach()  # no view, which autograd would let nobody change
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
 
 
 @dataclass
@@ -60,11 +79,10 @@ class Stage:
           loss: gives what backward begins at, from the output; None for all stages but the last.
           keeps: False for predictions.
         """
-        arguments = value if isinstance(value, tuple) else (value,)
-        output = self.module(*arguments)
-        tensors_of(output)  # TypeError for what no stage can take
+        given = changeable(value) if keeps else value
+        output = self.module(*given) if isinstance(given, tuple) else self.module(given)
+        begins = tensors_of(output) if loss is None else [loss(output)]
         if keeps:
-            begins = tensors_of(output) if loss is None else [loss(output)]
             self._kept[microbatch] = _Kept(tensors_of(value), begins)
         return output
 
@@ -84,8 +102,7 @@ class Stage:
         kept = self._kept[microbatch]
         outputs, gradients = _differentiable(kept.outputs, gradient)
         wanted = [tensor for tensor in kept.inputs if tensor.requires_grad]
-        weights = [one for one in self.module.parameters() if one.requires_grad]
-        kept.split = SplitBackward(outputs, gradients, wanted, weights)
+        kept.split = SplitBackward(outputs, gradients, wanted)
         found = iter(kept.split.input_gradients())
         return [next(found) if tensor.requires_grad else None for tensor in kept.inputs]
 

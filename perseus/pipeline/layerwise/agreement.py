@@ -9,6 +9,7 @@ from itertools import pairwise
 from perseus.pipeline.layerwise.failures import Failure
 from perseus.pipeline.layerwise.stage import Stage
 from perseus.pipeline.layerwise.times import StageTimes
+from perseus.pipeline.same import require_same
 
 __all__ = ["UNKNOWN", "Outcome", "Proposal", "agreed", "check_stages", "stage_name"]
 
@@ -69,15 +70,7 @@ def agreed(proposals: Sequence[Proposal]) -> tuple[int, int]:
     for one in proposals:
         if one.problem:
             raise ValueError(f"rank {one.rank} cannot train: {one.problem}")
-    first = proposals[0]
-    for other in proposals[1:]:
-        _check_same_stages(first, other)
-        for name, value in first.options.items():
-            if other.options[name] != value:
-                raise ValueError(
-                    f"{name} is {value} on rank {first.rank} and {other.options[name]} on rank "
-                    f"{other.rank}; it must be the same on all ranks"
-                )
+    require_same([_described(one) for one in proposals], [one.rank for one in proposals])
     chunks = {stage: chunk for one in proposals for stage, chunk in one.chunks.items()}
     for stage, chunk in sorted(chunks.items()):
         if chunk == UNKNOWN:
@@ -94,24 +87,13 @@ def agreed(proposals: Sequence[Proposal]) -> tuple[int, int]:
     return per_epoch, chunks[0]
 
 
-def _check_same_stages(first: Proposal, other: Proposal) -> None:
-    if len(first.stages) != len(other.stages):
-        raise ValueError(
-            f"rank {first.rank} has {len(first.stages)} stages and rank {other.rank} has "
-            f"{len(other.stages)}; all ranks must have the same list"
-        )
-    for number, (one, another) in enumerate(zip(first.stages, other.stages, strict=True)):
-        if one != another:
-            raise ValueError(
-                f"stage {number} is {one} on rank {first.rank} and {another} on rank {other.rank}; "
-                "all ranks must have the same list of stages"
-            )
-    if first.owners != other.owners:
-        number = next(n for n, owner in enumerate(first.owners) if owner != other.owners[n])
-        raise ValueError(
-            f"stage {number} is for rank {first.owners[number]} on rank {first.rank} and for rank "
-            f"{other.owners[number]} on rank {other.rank}; `owners` must be the same on all ranks"
-        )
+def _described(proposal: Proposal) -> dict[str, object]:
+    found: dict[str, object] = {"the number of stages": len(proposal.stages)}
+    for number, stage in enumerate(proposal.stages):
+        found[f"stage {number}"] = stage
+    for number, owner in enumerate(proposal.owners):
+        found[f"the owner of stage {number}"] = f"rank {owner}"
+    return found | proposal.options
 
 
 @dataclass(frozen=True)

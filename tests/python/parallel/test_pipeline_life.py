@@ -150,7 +150,8 @@ def test_arguments_that_are_wrong_on_all_ranks():
         (TypeError, "stages is int; it must be a list", 5, {}),
         (TypeError, "stage 0 is str; it must be a torch.nn.Module", ["x"] * size, {}),
         (ValueError, "split is None; for a module it must name", model, {}),
-        (TypeError, "stages is Linear; it must be a torch.nn.Seq", stages()[0], {"split": [1]}),
+        (ValueError, "sample is None; to cut Linear, which is", stages()[0], {"split": ["x"]}),
+        (ValueError, r"split is '1'; it must be .balanced., or a list", model, {"split": "1"}),
         (ValueError, "split is .* with a list of stages it must be None", stages(), {"split": []}),
         (ValueError, "sample is None; with split=", model, {"split": "balanced"}),
         (ValueError, "codec is 'zip'; it must be None or one of", stages(), {"codec": "zip"}),
@@ -163,6 +164,13 @@ def test_arguments_that_are_wrong_on_all_ranks():
         ),
         (ValueError, "its product must be the number of ranks", stages(), {"mesh": (9, 9)}),
         (ValueError, "tied has the group", stages(), {"tied": [[(0, "weight")]]}),
+        (ValueError, "tied is 'weight'; it must be a list of groups", stages(), {"tied": "weight"}),
+        (
+            ValueError,
+            r"layer 0 of the module cannot compute with float32\[2, 3\], which the sample",
+            model,
+            {"split": "balanced", "sample": torch.rand(2, 3)},
+        ),
     ):
         options = {"loss_fn": MSE, "microbatches": size, **options}
         with pytest.raises(error, match=expected):
@@ -195,7 +203,7 @@ def test_ranks_that_disagree_are_told_on_every_rank():
             stages(),
             {"microbatches": (3 if is_last else 2) * size},
         ),
-        ("the split is at 0, 2.* and at 0, 1", model, {"split": splits[is_last]}),
+        ("the split is at 2.* and at 1", model, {"split": splits[is_last]}),
         ("the codec of activations is", stages(), {"codec": "fp16" if is_last else None}),
         (f"parameters of stage {size - 1} is .*weight float32", wider, {}),
         ("mesh is", stages(1), {"mesh": (size, 1) if is_last else (1, size)}),
@@ -248,3 +256,20 @@ def test_stages_that_do_not_fit_together():
     pipeline = Pipeline(stages(), loss_fn=lambda y, t: y - t, microbatches=size)
     with pytest.raises(StageError, match=rf"stage {size - 1} .*loss_fn returned float32"):
         pipeline.step(x, target)
+
+
+def test_a_step_without_gradients_is_an_error_on_every_rank():
+    size = hvd.size()
+    pipeline = Pipeline(stages(), loss_fn=MSE, microbatches=size)
+    x, target = (part.float() for part in make_batch(4 * size))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), pytest.raises(ValueError, match=r"called step where gradients are off"):
+            pipeline.step(x, target)
+    with torch.set_grad_enabled(hvd.rank() > 0):
+        error = StageError if hvd.rank() else ValueError
+        with pytest.raises(error, match="rank 0 called step where gradients are off"):
+            pipeline.step(x, target)
+    assert pipeline.step(x, target) > 0
+    detached = Pipeline(stages(), loss_fn=lambda y, t: MSE(y.detach(), t), microbatches=size)
+    with pytest.raises(StageError, match=rf"stage {size - 1} .*loss_fn returned a loss without a"):
+        detached.step(x, target)

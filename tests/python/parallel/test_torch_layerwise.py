@@ -263,7 +263,7 @@ def test_ranks_that_differ_are_told_so():
             rows(),
             r"stage 1 is RBM of 10 .* seed 0 on rank 0 and .* seed 1 on rank 1",
         ),
-        ([*rbms(), RBM(5, 5)][: 4 + me], {}, rows(), "rank 0 has 4 stages and rank 1 has 5; all"),
+        ([*rbms(), RBM(5, 5)][: 4 + me], {}, rows(), "the number of stages is 4 on rank 0 and 5"),
         (rbms(), {"chunk": 1 + me}, rows(), "chunk is 1 on rank 0 and 2 on rank 1; it must be the"),
         (rbms(), {"room": 1 + me}, rows(), "room is 1 on rank 0 and 2 on rank 1; it must be the"),
         (rbms(), {}, None, "rank 0 cannot train: TypeError: batches is NoneType; it must have"),

@@ -19,7 +19,7 @@ from perseus.pipeline.errors import lost  # noqa: E402
 from perseus.pipeline.mesh import find_mesh  # noqa: E402
 from perseus.pipeline.packing import pack, unpack  # noqa: E402
 from perseus.pipeline.routes import Routes  # noqa: E402
-from perseus.pipeline.split import cut_sequential, found_starts  # noqa: E402
+from perseus.pipeline.split import Children  # noqa: E402
 from perseus.pipeline.values import cut, described  # noqa: E402
 from perseus_core import AbortedError  # noqa: E402
 
@@ -49,7 +49,7 @@ def test_the_median_of_what_ranks_have_measured_counts():
 
 
 def test_too_few_layers_are_an_error():
-    with pytest.raises(ValueError, match="the module has 2 children; it must have at least 3"):
+    with pytest.raises(ValueError, match="can be cut into 2 layers; there must be at least 3"):
         balanced_starts([[1, 1]], 3)
 
 
@@ -102,7 +102,7 @@ def test_the_two_parts_of_backward_give_what_the_whole_gives(monkeypatch, at_nod
 
     again, own_inputs = make_twisted()
     outputs = again(*own_inputs)
-    split = split_backward.SplitBackward(outputs, gradients, own_inputs, again.parameters())
+    split = split_backward.SplitBackward(outputs, gradients, own_inputs)
     for found, whole in zip(split.input_gradients(), inputs, strict=True):
         assert torch.allclose(found, whole.grad, rtol=1e-12, atol=0)
     assert all(one.grad is None for one in again.parameters())
@@ -119,11 +119,10 @@ def test_the_two_parts_of_backward_give_what_the_whole_gives(monkeypatch, at_nod
 )
 def test_no_part_of_backward_repeats_what_the_other_has_done():
     layers = [torch.nn.Linear(4, 4) for _ in range(3)]
-    weights = [weight for layer in layers for weight in layer.parameters()]
     x = torch.rand(5, 4, requires_grad=True)
     with FlopCounterMode(display=False) as forward:
         y = torch.nn.Sequential(*layers)(x)
-    split = split_backward.SplitBackward([y.sum()], [None], [x], weights)
+    split = split_backward.SplitBackward([y.sum()], [None], [x])
     with FlopCounterMode(display=False) as first:
         split.input_gradients()
     with FlopCounterMode(display=False) as second:
@@ -174,8 +173,7 @@ def test_codecs_have_names():
 
 def test_split_points_are_names_or_numbers_in_order():
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(5)))
-    assert found_starts(model, ["2", 3]) == [0, 2, 3]
-    stages = cut_sequential(model, [0, 2, 3])
+    stages = Children(model).cut(["2", 3])
     names = [[name for name, _ in stage.named_children()] for stage in stages]
     assert names == [["0", "1"], ["2"], ["3", "4"]]
     assert stages[2].get_parameter("4.weight") is model[4].weight
@@ -186,7 +184,7 @@ def test_split_points_are_names_or_numbers_in_order():
         ([0], "so that each stage has one"),
     ):
         with pytest.raises(ValueError, match=expected):
-            found_starts(model, split)
+            Children(model).cut(split)
 
 
 def test_a_mesh_has_each_rank_once():

@@ -11,8 +11,8 @@
 namespace perseus::python {
 
 // Calls submit(&submission, &handle) and returns the handle; raises if the submission is refused.
-// `keep` lives until the handle is released. The handle is 0 if the operation is complete already. `callback` is a Python callable, a LateCallback or
-// None.
+// `keep` lives until the handle is released. The handle is 0 if the operation is complete already.
+// `callback` is a Python callable, a LateCallback or None.
 template <typename Submission>
 perseus_handle_t hand_over(perseus_status_t (*submit)(const Submission*, perseus_handle_t*),
                            Submission& submission, pybind11::handle keep,

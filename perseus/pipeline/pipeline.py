@@ -27,6 +27,7 @@ from perseus.pipeline.tied import Entry, TiedWeights
 from perseus.pipeline.traced import TracedStage
 from perseus.pipeline.traffic import Traffic
 from perseus_core import WORLD, AbortedError, process_sets
+from perseus_core.arguments import whole_number
 from perseus_core.names import next_object
 
 __all__ = ["Pipeline"]
@@ -174,19 +175,33 @@ class Pipeline:
         for module in self._plan.modules.values():
             module.train(mode)
 
-    def distributed(self, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
-        """Returns the optimizer of `parameters()` with gradients averaged over the replicas.
+    def distributed(
+        self, optimizer: torch.optim.Optimizer, *, backward_passes_per_step: int = 1, **options: Any
+    ) -> Any:
+        """Returns the optimizer of `parameters()` with gradients reduced over the replicas.
 
-        It is an hvd.DistributedOptimizer on `data_set`, with `options`. Its gradients go when the
-        last micro-batch's backward has made them, with less priority than activations. With one
-        replica it is the optimizer itself.
+        They are averaged, or with loss_reduction="sum" added up, so that they are those of one
+        process with the batches of all replicas. It is an hvd.DistributedOptimizer on `data_set`.
+        Its gradients go when the last micro-batch's backward has made them, with less priority than
+        activations. With one replica it is the optimizer itself.
+
+        Args:
+          backward_passes_per_step: how many calls of `step` add their gradients up before one of
+            optimizer.step.
+          options: more of hvd.DistributedOptimizer's, such as `compression` or `op`.
+
+        Raises ValueError or TypeError if backward_passes_per_step is not a number from 1.
         """
+        steps = whole_number("backward_passes_per_step", backward_passes_per_step)
+        if steps < 1:
+            raise ValueError(f"backward_passes_per_step is {steps}; it must be 1 or more")
         if self.data_set is None:
             return optimizer
+        options.setdefault("op", hvd.Average if self._is_mean else hvd.Sum)
         return hvd.DistributedOptimizer(
             optimizer,
             named_parameters=self.named_parameters(),
-            backward_passes_per_step=self._plan.microbatches,
+            backward_passes_per_step=steps * self._plan.microbatches,
             process_set=self.data_set,
             **options,
         )

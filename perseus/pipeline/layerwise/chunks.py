@@ -86,8 +86,8 @@ def _flat(
         if position + 1 != plan.per_epoch:
             found = f"{position + 1}" if position < plan.per_epoch else "more"
             raise ValueError(
-                f"epoch {epoch} has {found} mini-batches; it must have {plan.per_epoch}, "
-                "as its length said"
+                f"epoch {epoch} has {found} mini-batches; it must have {plan.per_epoch}, the "
+                "length of epoch 0"
             )
 
 
@@ -97,6 +97,11 @@ def _pair(one: Any, epoch: int, position: int) -> tuple[torch.Tensor, torch.Tens
         raise TypeError(
             f"mini-batch {position} of epoch {epoch} is {type(one).__name__}; it must be a tensor, "
             "or a pair of a tensor and its target"
+        )
+    if parts[0].dim() == 0 or len(parts[0]) == 0:
+        raise ValueError(
+            f"mini-batch {position} of epoch {epoch} has the shape {tuple(parts[0].shape)}; it "
+            "must have one row or more"
         )
     return parts[0], parts[1] if len(parts) == 2 else None
 

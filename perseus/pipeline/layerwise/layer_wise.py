@@ -21,6 +21,7 @@ from perseus.pipeline.layerwise.team import Team
 from perseus.pipeline.layerwise.times import StageTimes
 from perseus.pipeline.layerwise.worker import Save, StageRaised, Worker
 from perseus_core import AbortedError
+from perseus_core.arguments import real_number
 
 __all__ = ["LayerWise"]
 
@@ -65,9 +66,9 @@ class LayerWise:
         check_stages(self.stages)
         self.chunk = _at_least_1("chunk", chunk)
         self.room = _at_least_1("room", room)
-        if not 0 <= delay <= 1:
+        self.delay = real_number("delay", delay)
+        if not 0 <= self.delay <= 1:
             raise ValueError(f"delay is {delay}; it must be from 0 to 1")
-        self.delay = float(delay)
         self._team = Team.of(process_set)
         places = assign(len(self.stages), len(self._team.ranks), owners)
         self.owners = [self._team.ranks[place] for place in places]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 
@@ -60,6 +61,40 @@ def test_replicas_average_their_gradients(schedule):
             one.data -= 0.1 * expected[name]
     for name, one in pipeline.named_parameters():
         assert (one - dict(whole.named_parameters())[name]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_replicas_add_up_the_gradients_of_several_steps(reduction):
+    mesh = (hvd.size(), 1)
+    model = make_model(2)
+    loss_fn = functools.partial(torch.nn.functional.mse_loss, reduction=reduction)
+    pipeline = Pipeline(
+        [model], loss_fn=loss_fn, microbatches=3, mesh=mesh, loss_reduction=reduction
+    )
+    optimizer = torch.optim.SGD(pipeline.parameters(), lr=0.1)
+    optimizer = pipeline.distributed(optimizer, backward_passes_per_step=2)
+    for seed in range(2):
+        optimizer.zero_grad()
+        total = {}
+        for part in range(2):
+            batch = make_batch(6 * hvd.size(), 2 * seed + part)
+            expected_loss, expected = in_one_process(model, *batch, loss_fn=loss_fn)
+            loss = pipeline.step(*part_of(batch, mesh))
+            assert abs(loss - expected_loss) < 1e-11 * max(1, abs(expected_loss))
+            for name, one in expected.items():
+                total[f"0.{name}"] = total.get(f"0.{name}", 0) + one
+        optimizer.step()  # the gradients are the sums when it has reduced them
+        require_gradients(pipeline, total)
+
+
+@pytest.mark.parametrize("steps", [0, 1.5, "two"])
+def test_a_wrong_number_of_steps_is_refused(steps):
+    pipeline = Pipeline(
+        [make_model(1)], loss_fn=torch.nn.functional.mse_loss, microbatches=1, mesh=(hvd.size(), 1)
+    )
+    optimizer = torch.optim.SGD(pipeline.parameters(), lr=0.1)
+    with pytest.raises((TypeError, ValueError), match="backward_passes_per_step"):
+        pipeline.distributed(optimizer, backward_passes_per_step=steps)
 
 
 def test_a_pipeline_of_one_rank_is_data_parallel():

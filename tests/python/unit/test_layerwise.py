@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -184,6 +185,21 @@ def test_data_may_be_a_function_of_the_epoch() -> None:
     assert epochs == [0, 0, 1]  # the first time for its length
 
 
+def test_epochs_of_different_lengths_are_refused() -> None:
+    data = rows()
+    pipeline = LayerWise(rbms())
+    with pytest.raises(StageError, match=rf"epoch 1 has {len(data) - 1} .* the length of epoch 0"):
+        pipeline.train(lambda epoch: data[epoch:], epochs=2)
+
+
+@pytest.mark.parametrize("shape", [(0, 12), ()])
+def test_a_mini_batch_without_rows_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        StageError, match=rf"mini-batch 1 of epoch 0 has the shape {re.escape(str(shape))}"
+    ):
+        LayerWise(rbms()).train([rows()[0], torch.zeros(shape)])
+
+
 def test_the_network_has_the_layers_and_what_is_put_on_top() -> None:
     stages = rbms()
     pipeline = LayerWise(stages)
@@ -282,6 +298,7 @@ def test_data_that_fails_is_named() -> None:
         (rbms(), {"chunk": 0}, "chunk is 0; it must be 1 or more"),
         (rbms(), {"room": 1.5}, "room is 1.5; it must be a whole number"),
         (rbms(), {"delay": 1.5}, "delay is 1.5; it must be from 0 to 1"),
+        (rbms(), {"delay": "a"}, "delay is .a.; it takes a number"),
     ],
 )
 def test_arguments_that_make_no_sense(stages: Any, options: dict[str, Any], error: str) -> None:

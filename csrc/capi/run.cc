@@ -68,6 +68,7 @@ std::optional<QuickCall> as_quick_call(const perseus_submission_t& submission,
                                        const Names::Entry& name, const Engine& engine) {
   if (name.process_set != ProcessSet::kWorld || submission.callback != nullptr) return {};
   QuickCall call;
+  call.name = &name;
   call.form.name = name.hash;
   call.form.kind = static_cast<uint8_t>(name.kind);
   call.form.use = Process::instance().names.uses(submission.id);

@@ -48,7 +48,7 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
           {loop, std::chrono::seconds(context.settings.name_conflict_time), agreements}},
       handoff(queue, tracker, executor),
       internal_operations(queue, mesh.topology().rank, mesh.topology().size),
-      quick_calls(loop, mesh, context, sets, queue, announcements) {
+      quick_calls(loop, mesh, context, sets, queue, announcements, watches.last) {
   if (mesh.needs_one_thread()) binding.bind_all();
   mesh.listen(peers);
   loop.set_handoff_policy(handoff);

@@ -27,7 +27,7 @@ bool is_crowded_host(const Mesh& mesh) {
 
 QuickCalls::QuickCalls(EventLoop& loop, Mesh& mesh, const RunContext& context,
                        const ProcessSets& sets, const SubmissionQueue& queue,
-                       Announcements& announcements)
+                       Announcements& announcements, LastSubmission& last)
     : loop_(loop),
       mesh_(mesh),
       timeline_(context.timeline),
@@ -35,6 +35,7 @@ QuickCalls::QuickCalls(EventLoop& loop, Mesh& mesh, const RunContext& context,
       sets_(sets),
       queue_(queue),
       announcements_(announcements),
+      last_(last),
       are_possible_(are_possible(mesh, context.settings)) {}
 
 // A rank that takes no part for such a reason lets no roll call be held, so all ranks compute the
@@ -94,6 +95,7 @@ std::optional<Status> QuickCalls::run(const QuickCall& call, RollCall& roll) {
                       call.form.root == mesh_.topology().rank;
   const std::span<const std::byte> input(call.input, brings ? call.form.bytes : 0);
   if (!roll.attend(call.form, input, announcements_.own())) return {};
+  last_.note_roll_call(*call.name);
   counters_.roll_calls.add();
   counters_.operations_submitted.add();
   Status status = finish(call, roll);

@@ -17,6 +17,7 @@
 #include "rollcall/roll_call.h"
 #include "state/announcements.h"
 #include "transport/mesh.h"
+#include "watch/last_submission.h"
 
 namespace perseus {
 
@@ -25,6 +26,7 @@ struct RunContext;
 
 // An operation on one tensor in the CPU's memory, without a factor or codec of the call's own.
 struct QuickCall {
+  const Names::Entry* name = nullptr;
   CallForm form;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -34,7 +36,7 @@ struct QuickCall {
 class QuickCalls {
  public:
   QuickCalls(EventLoop& loop, Mesh& mesh, const RunContext& context, const ProcessSets& sets,
-             const SubmissionQueue& queue, Announcements& announcements);
+             const SubmissionQueue& queue, Announcements& announcements, LastSubmission& last);
   QuickCalls(const QuickCalls&) = delete;
 
   // Any thread but the engine's. Returns the status of the operation, which is complete, or
@@ -64,6 +66,7 @@ class QuickCalls {
   const ProcessSets& sets_;
   const SubmissionQueue& queue_;
   Announcements& announcements_;
+  LastSubmission& last_;
   const bool are_possible_;
 
   std::atomic<bool> is_asked_for_{false};

@@ -334,5 +334,5 @@ def state_is_lost(result: subprocess.CompletedProcess[str]) -> None:
     """Asserts that the job has ended, and has said why."""
     assert result.returncode != 0
     assert "well" not in result.stdout
-    why = "no worker is left that has the state of the last commit"
+    why = "no worker is left that has the state of the job's last world"
     assert why in result.stderr, result.stdout + result.stderr

@@ -72,8 +72,9 @@ class QuickCalls {
   std::atomic<bool> is_asked_for_{false};
   // The engine thread's.
   std::unique_ptr<RollCall> owned_;
-  const Group* group_ = nullptr;          // of the world; may be read once there is a roll call
-  std::atomic<RollCall*> roll_{nullptr};  // the same, once it can be used
+  const Group* group_ = nullptr;  // of the world
+
+  std::atomic<RollCall*> roll_{nullptr};  // owned_, once it and group_ can be used
   // Of the thread that has the roll call.
   BufferPool buffers_;
   uint32_t held_ = 0;  // how many

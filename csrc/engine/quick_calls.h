@@ -47,7 +47,9 @@ class QuickCalls {
   // While roll calls are held, the loop is handed off and stays so, because then little time is
   // lost when one is not.
   static constexpr uint32_t kPerVisit = 16;
-  // How long the links to the other ranks may take to open.
+  // How long the links to the other ranks may take to open. Up to 5 ranks have links to all others
+  // from init on. More are not asked for: a rank that leaves while it is being called would count
+  // as lost.
   static constexpr std::chrono::milliseconds kBetweenTries{5};
   static constexpr int kMostTries = 200;
 
@@ -75,7 +77,7 @@ class QuickCalls {
   const Group* group_ = nullptr;  // of the world
 
   std::atomic<RollCall*> roll_{nullptr};  // owned_, once it and group_ can be used
-  // Of the thread that has the roll call.
+  // The thread's that has the roll call.
   BufferPool buffers_;
   uint32_t held_ = 0;  // how many
 };

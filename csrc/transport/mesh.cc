@@ -102,14 +102,12 @@ FramedLink& MeshImpl::make_link(int peer) {
 std::vector<SharedBoard> MeshImpl::boards() {
   std::vector<SharedBoard> boards;
   if (!shares_all_memory_ || topology().size == 1) return boards;
-  bool has_all = true;
   for (int peer = 0; peer < topology().size; ++peer) {
     const bool is_own = peer == topology().rank;
-    if (!is_own) framed_link(peer).request_connection();
-    boards.push_back(is_own ? kept_.outbox().board() : framed_link(peer).peer_board());
-    has_all = has_all && boards.back();
+    if (!is_own && !is_connected(peer)) return {};
+    boards.push_back(is_own ? kept_.outbox().board() : links_[peer]->peer_board());
+    if (!boards.back()) return {};
   }
-  if (!has_all) boards.clear();
   return boards;
 }
 

@@ -70,8 +70,7 @@ class Mesh {
   // write to. All ranks get the same answer.
   virtual bool shares_all_memory() const = 0;
 
-  // The boards of all ranks, by rank, if all share memory and are connected with this one. If they
-  // are not connected yet, asks for that, and returns none.
+  // The boards of all ranks, by rank; none unless all share memory and are connected with this one.
   virtual std::vector<SharedBoard> boards() = 0;
 
   // The link to `peer`; it connects when it first has something to move. If connecting fails, its

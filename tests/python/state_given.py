@@ -52,6 +52,16 @@ def seed():
     return 7 if is_joiner else 1
 """
 
+#: The same training of TensorFlow's two kinds, by NumPy.
+MOMENTUM_ALONE = """
+def values_alone(steps):
+    weight, momentum = first(1), np.zeros((1000, 300), np.float32)
+    for number in range(steps):
+        momentum = np.float32(0.5) * momentum + np.float32(1 + number % 2)
+        weight -= np.float32(0.125) * momentum
+    return [weight, momentum]
+"""
+
 #: A kind of state has the functions step(), which trains, own_add(value), which changes what each
 #: rank has of its own, own_value(), values(), and values_alone(steps): those of one process.
 KINDS = {
@@ -107,14 +117,8 @@ def step():
 own_add = lambda value: own.assign_add(value)
 own_value = lambda: float(own)
 values = lambda: [weight.numpy(), momentum.numpy()]
-
-def values_alone(steps):
-    weight, momentum = first(1), np.zeros((1000, 300), np.float32)
-    for number in range(steps):
-        momentum = np.float32(0.5) * momentum + np.float32(1 + number % 2)
-        weight -= np.float32(0.125) * momentum
-    return [weight, momentum]
-""",
+"""
+    + MOMENTUM_ALONE,
     "session": """
 import tensorflow as tf
 import perseus.tensorflow.horovod as hvd
@@ -139,14 +143,8 @@ step = lambda: session.run(step_op.op, {added: 1.0 + state.step % 2})
 own_add = lambda value: session.run(own_op.op, {added: value})
 own_value = lambda: float(session.run(own))
 values = lambda: session.run([weight, momentum])
-
-def values_alone(steps):
-    weight, momentum = first(1), np.zeros((1000, 300), np.float32)
-    for number in range(steps):
-        momentum = np.float32(0.5) * momentum + np.float32(1 + number % 2)
-        weight -= np.float32(0.125) * momentum
-    return [weight, momentum]
-""",
+"""
+    + MOMENTUM_ALONE,
     "keras": """
 import keras
 KERAS_STATE

@@ -6,7 +6,10 @@ nothing of its own in flight.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +36,18 @@ def leaves_engine() -> Iterator[None]:
 def core() -> None:
     """Rank and size are known, and collectives may be called."""
     perseus_core.init()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that all ranks share. perseus.torch.horovod must be ready."""
+    import perseus.torch.horovod as hvd
+
+    name = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)
+    yield Path(name)
+    hvd.barrier()
+    if hvd.rank() == 0:
+        shutil.rmtree(name)
 
 
 @pytest.fixture

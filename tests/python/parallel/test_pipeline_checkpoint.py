@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -26,16 +22,6 @@ MSE = torch.nn.functional.mse_loss
 @pytest.fixture(scope="module", autouse=True)
 def dynamic_sets():
     hvd.init(process_sets="dynamic")
-
-
-@pytest.fixture
-def folder():
-    """A folder that all ranks share."""
-    name = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)
-    yield Path(name)
-    hvd.barrier()
-    if hvd.rank() == 0:
-        shutil.rmtree(name)
 
 
 def adam(parameters):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -36,16 +33,6 @@ class Pause(torch.nn.Module):
     def forward(self, x):
         time.sleep(self.seconds)
         return x
-
-
-@pytest.fixture
-def folder():
-    """A folder that all ranks share."""
-    name = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)
-    yield Path(name)
-    hvd.barrier()
-    if hvd.rank() == 0:
-        shutil.rmtree(name)
 
 
 def test_a_balanced_split_follows_what_layers_take():

@@ -36,7 +36,7 @@ class Finishing:
         self._kill = kill
         self._refuse = refuse
         self._end = end
-        # Whether a process has ended with code 0, so that the others are about to.
+        # A process has ended with code 0, so that the others are about to.
         self._one_has_ended_well = False
         #: Whether a worker has begun a training function, so that all are to.
         self.have_functions = False
@@ -58,7 +58,7 @@ class Finishing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a worker has done its work, so that the others are about to.
+        """Returns whether a worker has done its work, so that the others are about to.
 
         That is no longer so once any of them begins another call of a training function.
         """
@@ -66,7 +66,7 @@ class Finishing:
 
     @property
     def is_final(self) -> bool:
-        """Whether nobody can take the place any more of a worker that fails."""
+        """Returns whether nobody can take the place any more of a worker that fails."""
         return self.has_begun and (self.have_functions or self._hosts_change)
 
     def ended_well(self, worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""What all ranks say to each other when a pipeline is made, and at the end of each call."""
+"""All ranks hear from each other when a pipeline is made, and at the end of each call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def together(work: Callable[[], T], what: str = "make its part of the pipeline")
 
 
 class Numbers(Protocol):
-    """What a rank knows of a call; 0 if it does not: see Prediction."""
+    """A rank's knowledge of a call; 0 where it has none: see Prediction."""
 
     call: Call
     loss: float

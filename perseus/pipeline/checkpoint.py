@@ -103,7 +103,7 @@ def write_summary(
 
 @dataclass(frozen=True)
 class Found:
-    """What a rank has read.
+    """The part of a checkpoint that a rank has read.
 
     Attributes:
       state: of its stages, by names in the whole model.

@@ -28,7 +28,7 @@ Messages: TypeAlias = "tuple[Mapping[int, int], Mapping[int, int]]"
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a rank tells its peers before all else.
+    """The first message from a rank to its peers in a call.
 
     Attributes:
       tag: of the message, from and to each.

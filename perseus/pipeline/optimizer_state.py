@@ -1,4 +1,4 @@
-"""What an optimizer remembers, by the names of parameters, so that it fits another split.
+"""The memory of an optimizer, by the names of parameters, so that it fits another split.
 
 torch.optim counts parameters; a stage on another rank, or another split, would count others.
 """

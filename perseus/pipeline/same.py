@@ -1,4 +1,4 @@
-"""What must be the same on all ranks."""
+"""Arguments that must be the same on all ranks."""
 
 from __future__ import annotations
 

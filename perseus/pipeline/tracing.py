@@ -24,7 +24,7 @@ _ADVICE = "give a list with a module for each stage instead"
 
 @dataclass(frozen=True)
 class Graph:
-    """What torch.export has made of a module in one mode.
+    """The graph that torch.export has made of a module in one mode.
 
     Attributes:
       module: has the graph, and what its get_attr nodes name besides parameters and buffers.

@@ -15,7 +15,7 @@ __all__ = ["Traffic"]
 
 
 class Traffic:
-    """What this rank sends and receives."""
+    """The messages that this rank sends and receives."""
 
     def __init__(self, plan: Plan, tied: TiedWeights) -> None:
         self.plan = plan

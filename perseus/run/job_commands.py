@@ -1,4 +1,4 @@
-"""What perseusrun does to elastic jobs that run already: --drain, --resume and --end."""
+"""Commands of perseusrun for elastic jobs that run already: --drain, --resume and --end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perseus.run.own_streams import tell
 
 __all__ = ["is_asked", "run"]
 
-# What each does, and the flags that may stand beside it.
+# The effect of each, and the flags that may stand beside it.
 _DOES = {
     "--drain": "lets a host of a job go",
     "--resume": "takes a job over, with the options that it has",

@@ -9,12 +9,11 @@ copy of as many bytes within memory, which is the least that a save costs.
 
 import argparse
 import copy
-import statistics
-import time
 from collections.abc import Callable
 
 from contest import ending, models
 from contest.arguments import Different, at_least
+from contest.in_process import print_times
 
 
 def ways(name: str, optimizer_name: str) -> tuple[int, dict[str, Callable[[], object]]]:
@@ -49,23 +48,8 @@ def ways(name: str, optimizer_name: str) -> tuple[int, dict[str, Callable[[], ob
 
 def measure(name: str, optimizer_name: str, rounds: int) -> None:
     size, contenders = ways(name, optimizer_name)
-    times: dict[str, list[float]] = {contender: [] for contender in contenders}
-    for i in range(rounds + 2):  # the first two only warm up
-        for contender, save in contenders.items():
-            began = time.perf_counter()
-            kept = save()
-            taken = time.perf_counter() - began
-            del kept
-            if i >= 2:
-                times[contender].append(taken * 1e3)
-    print(f"{name}, {optimizer_name}: {size / 1e6:.0f} MB")
-    first = statistics.median(times["TorchState.save"])
-    for contender, of_contender in times.items():
-        median = statistics.median(of_contender)
-        least, most = min(of_contender), max(of_contender)
-        print(
-            f"  {contender:16} {median:7.1f} ms  ({least:.1f} to {most:.1f})  {median / first:5.2f}"
-        )
+    title = f"{name}, {optimizer_name}: {size / 1e6:.0f} MB"
+    print_times(title, contenders, rounds, reference="TorchState.save", warm_up=2)
 
 
 def main() -> None:

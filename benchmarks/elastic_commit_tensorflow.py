@@ -13,13 +13,12 @@ copy. Each has variables of its own.
 import argparse
 import math
 import os
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 from contest import ending, models
 from contest.arguments import Different, at_least, share
+from contest.in_process import print_times
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -78,22 +77,9 @@ def ways(name: str, trained: float) -> dict[str, Callable[[], object]]:
 
 def measure(name: str, trained: float, rounds: int) -> None:
     contenders = ways(name, trained)
-    times: dict[str, list[float]] = {contender: [] for contender in contenders}
-    for i in range(rounds + 3):  # the first ones only warm up
-        for contender, work in contenders.items():
-            began = time.perf_counter()
-            work()
-            if i >= 3:
-                times[contender].append((time.perf_counter() - began) * 1e3)
     size = 2 * 4 * models.model(name).elements
-    print(f"{name}: {size / 1e6:.0f} MB, of which a step changes {trained:.0%} of the tensors")
-    first = statistics.median(times["TensorFlowState.save"])
-    for contender, of_contender in times.items():
-        median = statistics.median(of_contender)
-        least, most = min(of_contender), max(of_contender)
-        print(
-            f"  {contender:20} {median:7.1f} ms  ({least:.1f} to {most:.1f})  {median / first:5.2f}"
-        )
+    title = f"{name}: {size / 1e6:.0f} MB, of which a step changes {trained:.0%} of the tensors"
+    print_times(title, contenders, rounds, reference="TensorFlowState.save", warm_up=3)
 
 
 def main() -> None:
